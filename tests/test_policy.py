@@ -177,7 +177,7 @@ class Judged:
     def good(self) -> None:
         batch = self.engine.plan(1)
         assert self.engine.order() == batch
-        self.engine.came(batch, [])
+        self.engine.add_result(batch, [])
 
     def fail(self, error: BaseException, index: Any) -> tuple[str, str | None]:
         """The verdict, and the text of an error if there were too many."""
@@ -186,7 +186,7 @@ class Judged:
         batch = self.engine.plan(1)
         assert self.engine.order() == batch
         bad = _native.BadSample(0, 7, "substitute" if action == "replace" else action)
-        record, *_ = self.engine.came(batch, [bad])
+        record, *_ = self.engine.add_result(batch, [bad])
         assert isinstance(record, _native.Action.Record)
         assert record.fault == 7
         line = {"index": index, "kind": type(error).__name__, "stage": "worker", "message": str(error)}
@@ -292,7 +292,7 @@ from feedline import _native
 ledger = _native.Ledger("skip,quarantine=" + sys.argv[1])
 engine = _native.CallEngine(_native.Policy("skip,limit=none"))
 engine.plan(1)
-(record, *_) = engine.came(engine.order(), [_native.BadSample(0, 0, "skip")])
+(record, *_) = engine.add_result(engine.order(), [_native.BadSample(0, 0, "skip")])
 for number in range(int(sys.argv[2]), int(sys.argv[3])):
     line = {"index": number, "kind": "ValueError", "message": "x" * 5000}
     ledger.record(["ValueError", "Exception"], None, json.dumps(line), record.verdict)

@@ -81,7 +81,7 @@ def caught_from(loader: Any) -> BaseException:
 
 
 def place_of(error: Any) -> tuple[Any, ...]:
-    return error.index, error.position, error.batch, error.worker
+    return error.index, error.batch_offset, error.batch, error.worker
 
 
 # ---- type, message and place ----
@@ -152,7 +152,7 @@ def test_an_exception_has_its_type_torchs_message_its_traceback_and_its_place(na
     assert lines[1] == "Original Traceback (most recent call last):"
     assert "in __getitem__" in str(error)
     assert text in str(error)
-    assert lines[-1] == "feedline: at sample 5, position 1, batch 2, worker 0"
+    assert lines[-1] == "feedline: at sample 5, offset 1 of batch 2, worker 0"
     assert place_of(error) == (5, 1, 2, 0)
 
 
@@ -198,7 +198,7 @@ def test_the_place_is_the_index_as_the_sampler_named_it() -> None:
     error = caught_from(OURS(Named(), sampler=["a", "x", "b"], batch_size=3, num_workers=1))
 
     assert place_of(error) == ("x", 1, 0, 0)
-    assert str(error).endswith("feedline: at sample 'x', position 1, batch 0, worker 0")
+    assert str(error).endswith("feedline: at sample 'x', offset 1 of batch 0, worker 0")
 
 
 def test_without_batches_the_sample_is_named() -> None:
@@ -468,7 +468,7 @@ def test_an_epoch_without_workers_is_never_short(kind: type[BaseException]) -> N
 
     (error,) = [batch for batch in batches if isinstance(batch, BaseException)]
     assert type(error) is (RuntimeError if kind is StopIteration else kind)
-    assert "sample 5, position 1, batch 2" in str(error) + str(getattr(error, "__notes__", ""))
+    assert "sample 5, offset 1 of batch 2" in str(error) + str(getattr(error, "__notes__", ""))
     assert len(batches) == 5
 
 
@@ -509,7 +509,7 @@ def test_without_workers_the_exception_is_the_same_object_with_a_note() -> None:
 
     assert error is original
     assert str(error) == "bad pixel"
-    assert error.__notes__ == ["feedline: at sample 5, position 1, batch 2"]
+    assert error.__notes__ == ["feedline: at sample 5, offset 1 of batch 2"]
 
 
 @pytest.mark.parametrize(
@@ -670,7 +670,7 @@ def test_a_late_batch_is_reported_with_its_sample_and_its_worker_ends(workers: i
     running: Any = iter(loader)
     assert [batch.tolist() for batch in islice(running, 2)] == [[0, 1], [2, 3]]
 
-    text = f"at sample 5, position 1, batch 2, worker {2 % workers}"
+    text = f"at sample 5, offset 1 of batch 2, worker {2 % workers}"
     while text not in too_late(running, 0.3):
         continue
 
@@ -712,7 +712,7 @@ def late(_samples: Any) -> Any:
         ({"collate_fn": late}, "while the samples were collated, batch 0, worker 0"),
         ({"dataset": Streams(fine, at(2, hang)), "batch_size": 2}, "batch 0, worker 0"),
         ({"worker_init_fn": late}, "worker 0"),
-        ({"in_order": False, "dataset": Fails({1: hang}), "batch_size": 2}, "sample 1, position 1, batch 0"),
+        ({"in_order": False, "dataset": Fails({1: hang}), "batch_size": 2}, "sample 1, offset 1 of batch 0"),
     ],
     ids=["collate", "iterable", "init", "out of order"],
 )

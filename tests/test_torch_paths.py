@@ -63,7 +63,7 @@ def test_an_error_names_the_file(workers: int) -> None:
     with pytest.raises(ValueError, match="bad label") as raised:
         list(DataLoader(dataset, batch_size=2, num_workers=workers))
     text = "\n".join([str(raised.value), *getattr(raised.value, "__notes__", [])])
-    assert "at sample 5 (data/5.jpg), position 1, batch 2" in text
+    assert "at sample 5 (data/5.jpg), offset 1 of batch 2" in text
     if workers:
         assert getattr(raised.value, "path", None) == "data/5.jpg"
 

@@ -102,7 +102,7 @@ def epochs(arguments: argparse.Namespace) -> Iterator[tuple[int, list[str], Any]
         report = chaotic.report()
         settings = Chaos(seed=seed, **RATES)
         indices = range(arguments.samples)
-        bad = {index for index in indices if settings.strikes("raise_", index)}
+        bad = {index for index in indices if settings.injects("raise_", index)}
         yield number, list(complaints(got, report, bad, arguments.samples, fill=fill)), report
         number += 1
 

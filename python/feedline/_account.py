@@ -120,7 +120,7 @@ class Account(EventLog):
         return action
 
     def policy_action(self, bad: PendingFault) -> str:
-        """What the policy wants, as the engine is told. A lack of descriptors, say, is raised unless the
+        """The action of the policy, as the engine gets it. A lack of descriptors, say, is raised unless the
         policy names it."""
         if bad.action == "raise":
             return "raise"

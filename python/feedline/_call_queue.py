@@ -71,25 +71,25 @@ class Call:
         calls = [self.calls[offset] for offset in self.sent]
         self.body = encode_calls(self.function.pickled, self.folders, calls, self.sent_descriptors)
 
-    def at(self, position: int | None) -> Any:
+    def at(self, offset: int | None) -> Any:
         """The arguments of one of the calls that were sent; of the first if it is not known which."""
-        is_known = position is not None and position < len(self.sent)
-        return self.calls[self.sent[position if is_known else 0]]  # type: ignore[index]
+        is_known = offset is not None and offset < len(self.sent)
+        return self.calls[self.sent[offset if is_known else 0]]  # type: ignore[index]
 
-    def what(self, position: int | None = None) -> str:
-        """One of the calls that were sent, in words; all of them if it is not known which."""
+    def what(self, offset: int | None = None) -> str:
+        """One of the calls that were sent, as text; all of them if it is not known which."""
         count = len(self.sent)
-        more = "" if count == 1 or (position is not None and position < count) else f" and {count - 1} more"
-        return self.function.describe(*self.at(position)) + more
+        more = "" if count == 1 or (offset is not None and offset < count) else f" and {count - 1} more"
+        return self.function.describe(*self.at(offset)) + more
 
     def leave_out(self, offset: int, result: Any) -> None:
         """One of the calls is not made, before any was sent; that is its result."""
         self.results[self.places.pop(offset)] = result
         del self.calls[offset]
 
-    def put(self, position: int, result: Any) -> None:
+    def put(self, offset: int, result: Any) -> None:
         """The result of one of the calls that were sent."""
-        self.results[self.places[self.sent[position]]] = result
+        self.results[self.places[self.sent[offset]]] = result
 
     def settle(self) -> None:
         """All results are known."""
@@ -103,8 +103,8 @@ class Call:
 
 
 @dataclass
-class _Came:
-    """What came of calls that were sent, until the engine has decided about it."""
+class _Outcome:
+    """The outcome of calls that were sent, until the engine has decided about it."""
 
     call: Call
     task: int
@@ -225,7 +225,7 @@ class CallQueue(PoolOwner):
             self._put(call, answer)
             self.account.notify()
 
-    # ---- what came of calls ----
+    # ---- results of calls ----
 
     def _put(self, call: Call, answer: _native.TaskResult | GaveUp) -> None:
         if isinstance(answer, GaveUp):
@@ -233,41 +233,41 @@ class CallQueue(PoolOwner):
         slowest, seconds = answer.slowest
         if seconds > self.account.slow_bar:
             self.account.slow(call.what(slowest), seconds, answer.worker_id, CALLING)
-        came = _Came(call, answer.task, answer.worker_id)
+        outcome = _Outcome(call, answer.task, answer.worker_id)
         results: list[Any] = []
         try:
             result = load(answer)
         except BaseException as raised:
             # Its frames would keep the answer's memory.
-            remote_error = RemoteError.reported(raised.with_traceback(None), position=None, stage=CALLING)
+            remote_error = RemoteError.reported(raised.with_traceback(None), offset=None, stage=CALLING)
             bad = [_unjudged(remote_error, raised)]
         else:
             if answer.kind == "raised":
                 # A result that cannot be pickled.
-                came.error = result.again()
-                bad = [_unjudged(result, came.error)]
+                outcome.error = result.again()
+                bad = [_unjudged(result, outcome.error)]
             else:
                 bad = result.bad if isinstance(result, FaultyResult) else []
                 results = result.batch if isinstance(result, FaultyResult) else result
-        for position, each in enumerate(results):
-            call.put(position, each)
+        for offset, each in enumerate(results):
+            call.put(offset, each)
         for one in bad:
             if not one.action:
-                self.account.ledger.retried(self._in_json(came, one))
-        came.faults = [one for one in bad if one.action]
-        samples = [self._bad_sample(came, fault) for fault in range(len(came.faults))]
-        return self._perform(self._engine.came(call.batch, samples), came)
+                self.account.ledger.retried(self._in_json(outcome, one))
+        outcome.faults = [one for one in bad if one.action]
+        samples = [self._bad_sample(outcome, fault) for fault in range(len(outcome.faults))]
+        return self._perform(self._engine.add_result(call.batch, samples), outcome)
 
-    def _bad_sample(self, came: _Came, fault: int) -> _native.BadSample:
-        bad = came.faults[fault]
-        return _native.BadSample(came.call.sent[bad.position], fault, self.account.policy_action(bad))
+    def _bad_sample(self, outcome: _Outcome, fault: int) -> _native.BadSample:
+        bad = outcome.faults[fault]
+        return _native.BadSample(outcome.call.sent[bad.offset], fault, self.account.policy_action(bad))
 
     def _give_up(self, call: Call, given_up: GaveUp) -> None:
         """A call that kills its worker, or takes longer than it may: a fault as any other."""
         deaths = [death for death in self.deaths if given_up.task in death.tasks]
-        what = call.what(given_up.position)
+        what = call.what(given_up.offset)
         error = lost_task_error(deaths, given_up.why, what, what)
-        at = given_up.position
+        at = given_up.offset
         if at is not None and at >= len(call.sent):
             at = None
         # Of calls that must not be repeated, others of the same task may have been made already.
@@ -277,8 +277,8 @@ class CallQueue(PoolOwner):
         if deaths:
             # A report has one line for it, which names the call already.
             bad.remote_error.message = death_without(what, deaths[-1])
-        came = _Came(call, given_up.task, deaths[-1].worker if deaths else None, [bad], error)
-        self._perform(self._engine.lost(call.batch, self._bad_sample(came, 0)), came)
+        outcome = _Outcome(call, given_up.task, deaths[-1].worker if deaths else None, [bad], error)
+        self._perform(self._engine.lost(call.batch, self._bad_sample(outcome, 0)), outcome)
         if call.batch in self._calls:
             # The others of the same task are made without it.
             call.pack()
@@ -287,14 +287,14 @@ class CallQueue(PoolOwner):
 
     # ---- what the engine decides ----
 
-    def _perform(self, actions: list[Action], came: _Came | None = None) -> None:
+    def _perform(self, actions: list[Action], outcome: _Outcome | None = None) -> None:
         for action in actions:
             match action:
                 case Action.Deliver(batch, samples):
                     self.account.ledger.delivered(samples, 0.0)
                     self._calls.pop(batch).settle()
-                case Action.Record(fault, verdict) if came is not None:
-                    self._record(came, came.faults[fault], verdict)
+                case Action.Record(fault, verdict) if outcome is not None:
+                    self._record(outcome, outcome.faults[fault], verdict)
                 case Action.Cancel(batch, samples):
                     self.account.ledger.cancelled(samples)
                     self._cancel(self._calls.pop(batch))
@@ -305,17 +305,17 @@ class CallQueue(PoolOwner):
                 case _:
                     raise errors.InternalError.explained(f"the pool cannot do this: {action}")
 
-    def _record(self, came: _Came, bad: PendingFault, verdict: _native.Verdict) -> None:
-        call, position = came.call, bad.position
-        line = self._in_json(came, bad)
+    def _record(self, outcome: _Outcome, bad: PendingFault, verdict: _native.Verdict) -> None:
+        call, offset = outcome.call, bad.offset
+        line = self._in_json(outcome, bad)
         too_many = self.account.ledger.record(bad.names, bad.os_error, line, verdict)
         match verdict.name:
             case "skip":
-                call.put(position, Skipped(call.what(position), self._error(came, bad)))
+                call.put(offset, Skipped(call.what(offset), self._error(outcome, bad)))
             case "substitute":
-                call.put(position, self.account.policy.replacement)
+                call.put(offset, self.account.policy.replacement)
             case "fail":
-                _finish(call.future.set_exception, self._error(came, bad))
+                _finish(call.future.set_exception, self._error(outcome, bad))
             case _:
                 with self._lock:
                     self._broken = errors.TooManyFaultsError.explained(too_many or "")
@@ -329,20 +329,20 @@ class CallQueue(PoolOwner):
         elif not call.is_ordered and call.future.cancel():
             call.future.set_running_or_notify_cancel()
 
-    def _in_json(self, came: _Came, bad: PendingFault) -> str:
-        call = came.call
-        in_json = call.function.as_json(*call.at(bad.position))
-        return fault_line(bad, call.what(bad.position), 0, came.worker, call=in_json)
+    def _in_json(self, outcome: _Outcome, bad: PendingFault) -> str:
+        call = outcome.call
+        in_json = call.function.as_json(*call.at(bad.offset))
+        return fault_line(bad, call.what(bad.offset), 0, outcome.worker, call=in_json)
 
-    def _error(self, came: _Came, bad: PendingFault) -> BaseException:
+    def _error(self, outcome: _Outcome, bad: PendingFault) -> BaseException:
         """The exception of a call, which says which call it was."""
-        error = bad.remote_error.again() if came.error is None else came.error
-        deaths = sum(came.task in death.tasks for death in self.deaths)
+        error = bad.remote_error.again() if outcome.error is None else outcome.error
+        deaths = sum(outcome.task in death.tasks for death in self.deaths)
         is_own = isinstance(error, (WorkerDiedError, DeadlineExceededError))
         failed = FailedCall(
-            function=came.call.function.name,
-            arguments=came.call.function.arguments(*came.call.at(bad.position)),
-            worker=came.worker,
+            function=outcome.call.function.name,
+            arguments=outcome.call.function.arguments(*outcome.call.at(bad.offset)),
+            worker=outcome.worker,
             attempts=bad.attempts if is_own else bad.attempts + deaths,
         )
         # Somebody else's class may guard its attributes, or have one of that name.
@@ -369,9 +369,9 @@ class CallQueue(PoolOwner):
 
     # ---- what is known of the workers ----
 
-    def locate(self, task: int, position: int | None, stage: str) -> TaskPlace | None:
+    def locate(self, task: int, offset: int | None, stage: str) -> TaskPlace | None:
         call = self._running.get(task)
-        return None if call is None else TaskPlace(what=call.what(position))
+        return None if call is None else TaskPlace(what=call.what(offset))
 
     def line_of(self, task: int | None) -> tuple[str, int]:
         call = None if task is None else self._running.get(task)
@@ -458,4 +458,4 @@ def _arguments(calls: list[Any], sent_descriptors: SentDescriptors) -> bytes:
 def _unjudged(remote_error: RemoteError, error: BaseException) -> PendingFault:
     """What no policy is asked about."""
     names, os_error = symptom(error)
-    return PendingFault(remote_error.position or 0, names, os_error, remote_error, None, 1, "raise")
+    return PendingFault(remote_error.offset or 0, names, os_error, remote_error, None, 1, "raise")

@@ -77,7 +77,7 @@ class Report:
     faults: tuple[Fault, ...]
     workers_lost: dict[str, int]
     deaths: tuple[str, ...]
-    retired: tuple[str, ...]
+    renewed: tuple[str, ...]
     slowest: tuple[Slow, ...]
     seconds_waited: float
     seconds: float
@@ -120,7 +120,7 @@ class CallReport:
         quarantined: faults written to the quarantine file.
         faults: calls that failed, were skipped or replaced.
         workers_lost: deaths of workers by cause; `deaths` has the first of them as text.
-        retired: workers that were replaced on purpose, with the reason.
+        renewed: workers that were replaced on purpose, with the reason.
         slowest: the calls that took longest.
         resources: the peak of each resource, and its budget.
         notes: other occurrences.
@@ -139,7 +139,7 @@ class CallReport:
     faults: tuple[Fault, ...]
     workers_lost: dict[str, int]
     deaths: tuple[str, ...]
-    retired: tuple[str, ...]
+    renewed: tuple[str, ...]
     slowest: tuple[Slow, ...]
     resources: dict[str, Resource]
     notes: tuple[str, ...]
@@ -162,7 +162,7 @@ def _fields(native: str) -> dict[str, Any]:
     fields["faults"] = tuple(Fault(**fault) for fault in fields["faults"])
     fields["slowest"] = tuple(Slow(**slow) for slow in fields["slowest"])
     fields["resources"] = {name: Resource(**peak) for name, peak in fields["resources"].items()}
-    for name in ("notes", "deaths", "retired"):
+    for name in ("notes", "deaths", "renewed"):
         fields[name] = tuple(fields[name])
     return fields
 

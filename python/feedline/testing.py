@@ -75,7 +75,7 @@ class Chaos:
                 )
         check_finite("chaos", "slow_seconds", self.slow_seconds)
 
-    def strikes(self, kind: str, index: object, attempt: int = 0) -> bool:
+    def injects(self, kind: str, index: object, attempt: int = 0) -> bool:
         """Whether this fault is injected at this sample."""
         rate = getattr(self, kind)
         if not rate:
@@ -86,13 +86,13 @@ class Chaos:
 
     def victims(self, kind: str, indices: Iterable[object]) -> list[object]:
         """The samples at whose first attempt a fault of this kind is injected."""
-        return [index for index in indices if self.strikes(kind, index)]
+        return [index for index in indices if self.injects(kind, index)]
 
 
 _leaked: list[Any] = []
 
 
-class _Striker:
+class _Injector:
     """Injects the faults, in any process. The attempts are counted in a shared file, since a worker that is
     killed cannot remember them."""
 
@@ -126,19 +126,19 @@ class _Striker:
         # Not in the trainer: if it died or hung, nothing could replace it.
         if os.getpid() != self._home:
             is_first = attempt == 0
-            if (is_first and chaos.strikes("kill", index)) or chaos.strikes("poison", index):
+            if (is_first and chaos.injects("kill", index)) or chaos.injects("poison", index):
                 os.kill(os.getpid(), signal.SIGKILL)
-            while is_first and chaos.strikes("hang", index):
+            while is_first and chaos.injects("hang", index):
                 time.sleep(3600)
-            if chaos.strikes("leak", index):
+            if chaos.injects("leak", index):
                 _leaked.append(bytearray(os.urandom(1) * chaos.leak_bytes))
-            if chaos.strikes("leak_files", index):
+            if chaos.injects("leak_files", index):
                 _leaked.append(os.open(os.devnull, os.O_RDONLY))
-        if chaos.strikes("slow", index):
+        if chaos.injects("slow", index):
             time.sleep(chaos.slow_seconds)
-        if chaos.strikes("eio", index, attempt):
+        if chaos.injects("eio", index, attempt):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        if chaos.strikes("raise_", index):
+        if chaos.injects("raise_", index):
             raise ChaosError(f"chaos at sample {index!r}")
 
 
@@ -150,12 +150,12 @@ def _remove(path: str, home: int) -> None:
 class _ChaoticDataset:
     """A map-style data set with faults."""
 
-    def __init__(self, dataset: Any, striker: _Striker) -> None:
+    def __init__(self, dataset: Any, injector: _Injector) -> None:
         self.dataset = dataset
-        self._striker = striker
+        self._injector = injector
 
     def __getitem__(self, index: Any) -> Any:
-        self._striker.injected_fault(index)
+        self._injector.injected_fault(index)
         return self.dataset[index]
 
     def __len__(self) -> int:
@@ -163,7 +163,7 @@ class _ChaoticDataset:
 
     def __getattr__(self, name: str) -> Any:
         # Without `__getitems__`, so that samples are loaded one by one and each can fail on its own.
-        if name in ("dataset", "_striker", "__getitems__") or name.startswith("__"):
+        if name in ("dataset", "_injector", "__getitems__") or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
@@ -171,13 +171,13 @@ class _ChaoticDataset:
 class _ChaoticFunction:
     """A function with faults, for an Executor: its first argument takes the role of a sample's index."""
 
-    def __init__(self, function: Callable[..., Any], striker: _Striker) -> None:
+    def __init__(self, function: Callable[..., Any], injector: _Injector) -> None:
         self._function = function
-        self._striker = striker
+        self._injector = injector
         functools.update_wrapper(self, function)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        self._striker.injected_fault(arguments[0] if arguments else None)
+        self._injector.injected_fault(arguments[0] if arguments else None)
         return self._function(*arguments, **keywords)
 
 
@@ -211,24 +211,24 @@ def chaos(target: Any, seed: int = 0, **rates: Any) -> Any:
     settings = Chaos(seed=seed, **rates)
     if isinstance(target, Pipeline):
         return _ChaoticPipeline(target, settings)
-    striker = _Striker(settings)
+    injector = _Injector(settings)
     if hasattr(target, "_loader_state"):
-        return _chaotic_loader(target, striker)
+        return _chaotic_loader(target, injector)
     if hasattr(target, "__getitem__"):
-        return _ChaoticDataset(target, striker)
+        return _ChaoticDataset(target, injector)
     if callable(target):
-        return _ChaoticFunction(target, striker)
+        return _ChaoticFunction(target, injector)
     raise InvalidArgumentError.explained(f"chaos: cannot inject faults into {target!r}")
 
 
-def _chaotic_loader(loader: Any, striker: _Striker) -> Any:
+def _chaotic_loader(loader: Any, injector: _Injector) -> Any:
     from feedline._account import Account
     from feedline._torch.loader_state import LoaderState
     from feedline._torch.samples import Samples
 
     chaotic = copy.copy(loader)
     # Through __dict__: torch's class forbids setting these attributes after construction.
-    chaotic.__dict__["dataset"] = _ChaoticDataset(loader.dataset, striker)
+    chaotic.__dict__["dataset"] = _ChaoticDataset(loader.dataset, injector)
     account = Account(loader.faults, loader.on_event)
     chaotic.__dict__["_loader_state"] = LoaderState(account, Samples(loader.dataset))
     chaotic.__dict__["_iterator"] = None

@@ -60,7 +60,7 @@ def only_death(tmp_path: Path, action: Callable[[], object], **settings: Any) ->
     assert is_same(batches, expected(Drawn, **TWO)[0])
     (death,) = loader.deaths
     # Sample 22 is the third of batch 5, which is worker 1's.
-    assert (death.worker, death.index, death.position, death.batch) == (1, 22, 2, 5)
+    assert (death.worker, death.index, death.batch_offset, death.batch) == (1, 22, 2, 5)
     return death
 
 
@@ -86,7 +86,7 @@ def test_the_certificate_of_a_native_crash_has_the_python_line_that_called_it(tm
     assert death.code.startswith(f"read_nowhere() at {__file__}:")
     # The frames below the user's code are always the same and are not shown.
     assert death.stack[-1].startswith(f"__getitem__() at {Path(__file__).with_name('sets.py')}")
-    assert_mentions(death, "SIGSEGV", "sample 22, position 2, batch 5", death.code, "Segmentation fault")
+    assert_mentions(death, "SIGSEGV", "sample 22, offset 2 of batch 5", death.code, "Segmentation fault")
 
 
 def test_an_abort_is_a_crash(tmp_path: Path) -> None:

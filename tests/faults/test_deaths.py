@@ -83,7 +83,7 @@ def test_a_worker_that_dies_while_fetching_is_replaced_and_the_warning_names_the
     assert is_same(batches, expected(Drawn, shuffle=False, **TWO)[0])
     (death,) = loader.deaths
     # Sample 22 is the third of batch 5, which is worker 1's.
-    assert (death.worker, death.stage, death.index, death.position, death.batch) == (
+    assert (death.worker, death.stage, death.index, death.batch_offset, death.batch) == (
         1,
         "fetching",
         22,
@@ -451,7 +451,7 @@ def test_deaths_before_the_window_do_not_count() -> None:
 def test_with_on_death_raise_the_first_death_ends_the_run(tmp_path: Path) -> None:
     loader = DataLoader(Drawn(hook=Once(tmp_path / "died", "SIGBUS", 9)), on_death="raise", **TWO)
     iterator = iterate(loader)
-    with pytest.raises(WorkerDiedError, match=r"worker 0 .*SIGBUS.* sample 9, position 1, batch 2") as caught:
+    with pytest.raises(WorkerDiedError, match=r"worker 0 .*SIGBUS.* sample 9, offset 1 of batch 2") as caught:
         list(iterator)
     assert f"pid {loader.deaths[0].pid}" in str(caught.value)
     assert len(loader.deaths) == 1

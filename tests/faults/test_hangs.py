@@ -134,7 +134,7 @@ def test_a_sample_that_hangs_is_skipped_and_reported_with_its_stack(
 
     assert [batch["index"].tolist() for batch in batches] == without(expected(Drawn, **TWO)[0], 10)
     (death,) = loader.deaths
-    assert (death.worker, death.index, death.position, death.batch) == (0, 10, 2, 2)
+    assert (death.worker, death.index, death.batch_offset, death.batch) == (0, 10, 2, 2)
     assert (death.cause, death.is_certain) == ("deadline passed", True)
     (fault,) = loader.report().faults
     assert (fault.index, fault.kind) == (10, "DeadlineExceededError")
@@ -156,7 +156,7 @@ def test_without_a_policy_a_hang_ends_the_run_with_the_sample_and_its_stack(tmp_
     assert [batch["index"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     error = caught.value
     assert (error.index, error.worker, len(error.deaths)) == (10, 0, 1)  # type: ignore[attr-defined]
-    for part in ("sample 10, position 2, batch 2", "sleep_for_ever() at", f"deadline={DEADLINE}", "hint: "):
+    for part in ("sample 10, offset 2 of batch 2", "sleep_for_ever() at", f"deadline={DEADLINE}", "hint: "):
         assert part in str(error)
     assert isinstance(error, TimeoutError)
 
@@ -290,7 +290,7 @@ def test_a_worker_that_stalls_is_reported_once_with_its_stack_and_continues(tmp_
 
     assert is_same(batches, expected(Drawn, **TWO)[0])
     (text,) = reported
-    for part in ("worker 0", "sample 10, position 2, batch 2", "no progress", "__call__() at", __file__):
+    for part in ("worker 0", "sample 10, offset 2 of batch 2", "no progress", "__call__() at", __file__):
         assert part in text
     assert [event.text for event in events if event.name == "worker_stalled"] == [text]
     assert loader.deaths == []

@@ -144,7 +144,7 @@ def test_batches_are_the_same_bit_for_bit_when_workers_are_renewed(
     assert loader.deaths == []
     texts = renewal_texts(events)
     assert texts
-    assert loader.report().retired == tuple(texts)
+    assert loader.report().renewed == tuple(texts)
 
 
 def test_without_order_every_batch_comes_once_when_workers_are_renewed() -> None:
@@ -400,10 +400,10 @@ def test_when_memory_runs_short_the_worker_that_has_grown_most_is_renewed(
     events = []
     loader = DataLoader(Leaking(), batch_size=1, num_workers=2, on_event=events.append)
     indices = [int(index) for batch in loader for index in batch]
-    retired = [[event.details["worker"], event.text] for event in events if event.name == "worker_renewed"]
+    renewed = [[event.details["worker"], event.text] for event in events if event.name == "worker_renewed"]
     killed = [line.split()[1] for line in (group / "memory.oom_control").read_text().splitlines()
               if line.startswith("oom_kill ")]
-    say([indices == list(range(200)), retired, len(loader.deaths), killed])
+    say([indices == list(range(200)), renewed, len(loader.deaths), killed])
     """
 
     is_right, renewals, deaths, killed = trainers.answer(textwrap.dedent(program), group, seconds=200)

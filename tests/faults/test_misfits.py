@@ -78,7 +78,7 @@ def reasons(loader: DataLoader[Any]) -> dict[Any, str]:
 
 
 def blamed(samples: list[Any], collate: Callable[[Any], Any] = default_collate) -> dict[int, str]:
-    return {found.position: found.text for found in Fitting(collate, Draws()).misfits(samples)}
+    return {found.offset: found.text for found in Fitting(collate, Draws()).misfits(samples)}
 
 
 # ---- which sample is blamed ----
@@ -104,13 +104,13 @@ def test_the_sample_that_differs_from_most_others_is_found_and_described() -> No
     ]
     for usual, odd, text in table:
         # Whether torch refuses it may depend on which sample comes first.
-        batches = [[odd if place == position else usual for place in range(4)] for position in range(4)]
-        refused = [position for position, samples in enumerate(batches) if fails(samples)]
+        batches = [[odd if place == offset else usual for place in range(4)] for offset in range(4)]
+        refused = [offset for offset, samples in enumerate(batches) if fails(samples)]
         assert refused
-        for position in refused:
-            found = blamed(batches[position])
-            assert list(found) == [position]
-            assert text in found[position]
+        for offset in refused:
+            found = blamed(batches[offset])
+            assert list(found) == [offset]
+            assert text in found[offset]
 
 
 def fails(samples: list[Any]) -> bool:
@@ -166,7 +166,7 @@ def test_of_two_equal_groups_the_one_that_collates_then_the_earlier_batches_deci
     }
     fitting = Fitting(default_collate, Draws())
     fitting.remember([torch.zeros(3)])
-    assert [found.position for found in fitting.misfits([torch.zeros(2), torch.zeros(3)])] == [0]
+    assert [found.offset for found in fitting.misfits([torch.zeros(2), torch.zeros(3)])] == [0]
     assert "unlike earlier samples" in fitting.misfits([object()])[0].text
 
 
@@ -195,10 +195,10 @@ def test_the_exception_is_torchs_own_with_the_sample_in_a_note() -> None:
             assert notes[0] == (
                 'feedline: sample 5 gives a tensor of shape (3, 5) at ["image"], the other 3 give (3, 4)'
             )
-            assert notes[-1] == "feedline: at sample 5, position 1, batch 1"
+            assert notes[-1] == "feedline: at sample 5, offset 1 of batch 1"
     with pytest.raises(TypeError) as caught_type:
         list(DataLoader(Stream({6: None}), 4))
-    assert "the sample at position 2 gives None" in caught_type.value.__notes__[0]
+    assert "the sample at offset 2 gives None" in caught_type.value.__notes__[0]
 
 
 @pytest.mark.parametrize("policy", [None, fl.FaultPolicy()], ids=["none", "raise"])
@@ -209,9 +209,9 @@ def test_from_a_worker_the_exception_names_the_sample_and_the_loader_continues(p
         next(iterator)
     text = str(caught.value)
     assert 'sample 5 gives a tensor of shape (3, 5) at ["image"], the other 3 give (3, 4)' in text
-    assert text.endswith("feedline: at sample 5, position 1, batch 1, worker 0")
+    assert text.endswith("feedline: at sample 5, offset 1 of batch 1, worker 0")
     known: Any = caught.value
-    assert (known.index, known.position, known.batch, known.worker) == (5, 1, 1, 0)
+    assert (known.index, known.batch_offset, known.batch, known.worker) == (5, 1, 1, 0)
     if policy is None:
         assert next(iterator)["id"].tolist() == [8, 9, 10, 11]
 

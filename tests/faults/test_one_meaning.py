@@ -56,9 +56,8 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return Scenario(
         samples=samples,
         bad=draw(few),
-        # Fronts differ in how they keep ranks even without the excluded samples.
         excluded=draw(st.frozensets(indices, max_size=min(4, samples - 1)))
-        if ranks == 1 and draw(st.booleans())
+        if draw(st.booleans())
         else frozenset(),
         size=draw(st.integers(1, 7)),
         drop_last=draw(st.booleans()),
@@ -144,6 +143,20 @@ class Outcome:
     quarantined: list[int]
     sums: dict[str, int]
 
+    def renumbered(self, order: list[int], ranks: int) -> Outcome:
+        """With the indices of `order` instead of those of a file that has them for the first rank."""
+
+        def own(index: int) -> int:
+            return order[index // ranks]
+
+        return Outcome(
+            [[own(index) for index in batch] for batch in self.batches],
+            self.error,
+            [(name, *map(own, indices)) for name, *indices in self.verdicts],
+            [own(index) for index in self.quarantined],
+            self.sums,
+        )
+
 
 def outcome(make: Any, quarantine: Path, policy: dict[str, Any]) -> Outcome:
     """The outcome of the loader that `make` makes from a policy and an event callback."""
@@ -158,44 +171,62 @@ def outcome(make: Any, quarantine: Path, policy: dict[str, Any]) -> Outcome:
         error = type(raised).__name__
     report = loader.report()
     names = ["delivered", "skipped", "quarantined", "excluded", "retried"]
-    # `expected` and `repeated` are counted at the end of an epoch. A pipeline reports a replacement
-    # when it is found, a loader when its batch is complete.
-    names += [] if error else ["expected", "repeated", "replaced"]
-    verdicts = [verdict for verdict in map(reported, events) if verdict is not None]
-    replaced = sorted(verdict for verdict in verdicts if verdict[0] == "sample_replaced")
+    # `expected` and `repeated` are counted at the end of an epoch.
+    names += ["replaced"] + ([] if error else ["expected", "repeated"])
     lines = quarantine.read_text().splitlines() if quarantine.exists() else []
     return Outcome(
         batches,
         error,
-        [verdict for verdict in verdicts if verdict not in replaced] + ([] if error else replaced),
+        [verdict for verdict in map(reported, events) if verdict is not None],
         [json.loads(line)["index"] for line in lines if line],
         {name: getattr(report, name) for name in names},
     )
 
 
+def write_records(file: Path, indices: list[int], bad: frozenset[int]) -> Path:
+    """A file in which the records of bad samples are corrupt."""
+    file.write_text("".join('{"x": \n' if index in bad else f'{{"x": {index}}}\n' for index in indices))
+    return file
+
+
+def write_quarantine(file: Path, excluded: frozenset[int]) -> Path | None:
+    file.write_text("".join(f'{{"index": {index}, "kind": "X"}}\n' for index in sorted(excluded)))
+    return file if excluded else None
+
+
+def torch_outcome(
+    scenario: Scenario, order: list[int], workers: int, folder: Path, exclude: Path | None = None
+) -> Outcome:
+    """The outcome of a DataLoader whose sampler gives this order."""
+
+    def loader(faults: fl.FaultPolicy, on_event: Any) -> Any:
+        return DataLoader(
+            Numbers(scenario),
+            scenario.size,
+            sampler=Listed(order, scenario.ranks),
+            drop_last=scenario.drop_last,
+            num_workers=workers,
+            faults=faults,
+            on_event=on_event,
+            exclude=exclude,
+        )
+
+    return outcome(loader, folder / f"{workers}.jsonl", scenario.policy)
+
+
 @settings(max_examples=60, derandomize=True, deadline=None, database=None)
 @given(scenario=scenarios())
-def test_native_pipelines_and_loaders_with_any_workers_give_the_same_batches_and_verdicts(
+def test_pipelines_with_and_without_functions_give_the_same_batches_and_verdicts(
     tmp_path_factory: pytest.TempPathFactory, scenario: Scenario
 ) -> None:
     folder = tmp_path_factory.mktemp("scenario")
-    good, file, excluded = folder / "good.jsonl", folder / "data.jsonl", folder / "excluded.jsonl"
-    good.write_text("".join(f'{{"x": {index}}}\n' for index in range(scenario.samples)))
-    lines = (
-        '{"x": \n' if index in scenario.bad else f'{{"x": {index}}}\n' for index in range(scenario.samples)
-    )
-    file.write_text("".join(lines))
-    excluded.write_text(
-        "".join(f'{{"index": {index}, "kind": "X"}}\n' for index in sorted(scenario.excluded))
-    )
-    exclude = excluded if scenario.excluded else None
-    order = scenario.order(good)
-    left = len([index for index in order if index not in scenario.excluded])
-    # torch's sampler drops a short batch before the loader sees it.
-    drop_last = scenario.drop_last and left % scenario.size == 0 and len(order) % scenario.size == 0
+    every = list(range(scenario.samples))
+    good = write_records(folder / "good.jsonl", every, frozenset())
+    file = write_records(folder / "data.jsonl", every, scenario.bad)
+    exclude = write_quarantine(folder / "excluded.jsonl", scenario.excluded)
 
     def pipeline(faults: fl.FaultPolicy, on_event: Any) -> Any:
-        batches = native(file, scenario).batch(scenario.size, index=True, drop_last=drop_last)
+        batches = native(file, scenario).batch(scenario.size, index=True, drop_last=scenario.drop_last)
         return batches.loader(faults=faults, on_event=on_event, exclude=exclude)
 
     expected = outcome(pipeline, folder / "native.jsonl", scenario.policy)
@@ -214,25 +245,49 @@ def test_native_pipelines_and_loaders_with_any_workers_give_the_same_batches_and
             threads: bool = threads,
         ) -> Any:
             made = native(read, scenario).map(function, threads=threads)
-            batches = made.batch(scenario.size, index=True, drop_last=drop_last)
+            batches = made.batch(scenario.size, index=True, drop_last=scenario.drop_last)
             return batches.loader(faults=faults, on_event=on_event, exclude=exclude, workers=2)
 
         assert outcome(mapped, folder / "mapped.jsonl", scenario.policy) == expected
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@given(scenario=scenarios())
+def test_loaders_with_any_workers_give_the_batches_and_verdicts_of_a_native_pipeline(
+    tmp_path_factory: pytest.TempPathFactory, scenario: Scenario
+) -> None:
+    """A sampler divides the samples among ranks, and drops those of a short last batch before a loader sees
+    them. The native pipeline therefore reads what is left of the sampler's indices."""
+    folder = tmp_path_factory.mktemp("scenario")
+    good = write_records(folder / "good.jsonl", list(range(scenario.samples)), frozenset())
+    order = scenario.order(good)
+    full = len(order) - (len(order) % scenario.size if scenario.drop_last else 0)
+    left = [index for index in order[:full] if index not in scenario.excluded]
+    # Excluded samples leave a gap in the share of one rank, which has as many samples as the others.
+    repeats = list(itertools.islice(itertools.cycle(left), full - len(left))) if scenario.ranks > 1 else []
+    own = left + repeats
+    # Other ranks have the records between those of the first rank.
+    between = [-1] * (scenario.ranks - 1)
+    records = [index for one in own for index in (one, *between)]
+    file = write_records(folder / "data.jsonl", records, scenario.bad)
+
+    def pipeline(faults: fl.FaultPolicy, on_event: Any) -> Any:
+        batches = native(file, scenario).batch(scenario.size, index=True, drop_last=scenario.drop_last)
+        return batches.loader(faults=faults, on_event=on_event)
+
+    exclude = write_quarantine(folder / "excluded.jsonl", scenario.excluded)
+    if not own:
+        for workers in WORKERS:
+            assert torch_outcome(scenario, order, workers, folder, exclude).batches == []
+        return
+    expected = outcome(pipeline, folder / "native.jsonl", scenario.policy)
+    expected = expected.renumbered(own, scenario.ranks)
+    expected.sums["excluded"] = full - len(left)
+    if not expected.error:
+        expected.sums["expected"] -= len(repeats)
+        expected.sums["repeated"] += len(repeats)
     for workers in WORKERS:
-
-        def loader(faults: fl.FaultPolicy, on_event: Any, workers: int = workers) -> Any:
-            return DataLoader(
-                Numbers(scenario),
-                scenario.size,
-                sampler=Listed(order, scenario.ranks),
-                drop_last=drop_last,
-                num_workers=workers,
-                faults=faults,
-                on_event=on_event,
-                exclude=exclude,
-            )
-
-        assert outcome(loader, folder / f"{workers}.jsonl", scenario.policy) == expected
+        assert torch_outcome(scenario, order, workers, folder, exclude) == expected
 
 
 @settings(max_examples=10, derandomize=True, deadline=None, database=None)
@@ -245,11 +300,7 @@ def test_an_executor_gives_the_same_verdicts_and_sums(
     scenario = dataclasses.replace(scenario, ranks=1, excluded=frozenset())
     policy = {**scenario.policy, "action": "skip", "limit": None if isinstance(limit, float) else limit}
     folder = tmp_path_factory.mktemp("scenario")
-    file = folder / "data.jsonl"
-    lines = (
-        '{"x": \n' if index in scenario.bad else f'{{"x": {index}}}\n' for index in range(scenario.samples)
-    )
-    file.write_text("".join(lines))
+    file = write_records(folder / "data.jsonl", list(range(scenario.samples)), scenario.bad)
 
     def pipeline(faults: fl.FaultPolicy, on_event: Any) -> Any:
         return (
@@ -289,10 +340,17 @@ def test_the_scenarios_have_faults_of_every_kind() -> None:
     def look(scenario: Scenario) -> None:
         seen.update(
             itertools.compress(
-                ["bad", "excluded", "ranks"], [scenario.bad, scenario.excluded, scenario.ranks > 1]
+                ["bad", "excluded", "ranks", "excluded on ranks", "dropped"],
+                [
+                    scenario.bad,
+                    scenario.excluded,
+                    scenario.ranks > 1,
+                    scenario.excluded and scenario.ranks > 1,
+                    scenario.drop_last and scenario.samples % scenario.size,
+                ],
             )
         )
         seen.add(scenario.policy["action"])
 
     look()
-    assert seen == {"bad", "excluded", "ranks", "skip", "replace", "raise"}
+    assert seen == {"bad", "excluded", "ranks", "excluded on ranks", "dropped", "skip", "replace", "raise"}

@@ -354,7 +354,7 @@ def test_without_a_policy_the_killer_is_raised_with_its_certificate() -> None:
     assert lists(batches) == in_fours(range(8))
     error = caught.value
     assert (error.index, error.worker, len(error.deaths)) == (9, 0, 3)  # type: ignore[attr-defined]
-    for part in ("worker 0", "SIGABRT", "sample 9, position 1, batch 2", "die() at", "hint: ", "FL401"):
+    for part in ("worker 0", "SIGABRT", "sample 9, offset 1 of batch 2", "die() at", "hint: ", "FL401"):
         assert part in str(error)
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.index, again.deaths) == (str(error), 9, error.deaths)

@@ -250,7 +250,7 @@ SHORTAGES: list[tuple[Callable[[int], None], type[Exception], str, str]] = [
 @pytest.mark.filterwarnings("ignore::feedline.errors.ResourceShortageWarning")
 @pytest.mark.parametrize("front", FRONTS)
 def test_a_shortage_of_the_machine_is_not_skipped_unless_by_type_names_it(front: str) -> None:
-    for strike, kind, said, name in SHORTAGES:
+    for failure, kind, said, name in SHORTAGES:
         for policy in (
             fl.FaultPolicy("skip", by_type={OSError: "skip", RuntimeError: "skip"}),
             fl.FaultPolicy("replace", replacement=-1),
@@ -258,18 +258,18 @@ def test_a_shortage_of_the_machine_is_not_skipped_unless_by_type_names_it(front:
             if policy.action == "replace" and front.startswith("map"):
                 continue
             with pytest.raises(kind) as caught:
-                list(run(front, Make({5}, strike), policy, 8))
+                list(run(front, Make({5}, failure), policy, 8))
             text = str(caught.value) + "".join(getattr(caught.value, "__notes__", ()))
-            assert said in text, (front, strike)
+            assert said in text, (front, failure)
             assert "hint:" in text or not said
         if name == "MemoryError":
             # Python's class also matches the error of torch's allocator.
             assert (
-                len(list(run(front, Make({5}, strike), fl.FaultPolicy(by_type={MemoryError: "skip"}), 8)))
+                len(list(run(front, Make({5}, failure), fl.FaultPolicy(by_type={MemoryError: "skip"}), 8)))
                 == 7
             )
         else:
-            assert len(list(run(front, Make({5}, strike), fl.FaultPolicy(by_type={name: "skip"}), 8))) == 7
+            assert len(list(run(front, Make({5}, failure), fl.FaultPolicy(by_type={name: "skip"}), 8))) == 7
 
 
 # ---- exceptions with other base classes ----
@@ -293,8 +293,8 @@ def http(index: int) -> None:
 
 @pytest.mark.parametrize("front", FRONTS)
 def test_an_exception_with_another_base_class_is_a_fault_like_any_other(front: str) -> None:
-    for strike in (mixed, http):
-        assert len(list(run(front, Make({5}, strike), fl.FaultPolicy("skip"), 8))) == 7
+    for failure in (mixed, http):
+        assert len(list(run(front, Make({5}, failure), fl.FaultPolicy("skip"), 8))) == 7
 
 
 # ---- sources ----
@@ -310,9 +310,9 @@ def transient(index: int) -> None:
 
 @pytest.mark.parametrize("front", FRONTS)
 def test_a_run_does_not_wait_for_a_folder_that_never_existed(front: str) -> None:
-    for strike in (gone, transient):
+    for failure in (gone, transient):
         policy = fl.FaultPolicy("skip", retry=3, backoff=0.001)
-        assert len(list(run(front, Make({5}, strike), policy, 8))) == 7
+        assert len(list(run(front, Make({5}, failure), policy, 8))) == 7
 
 
 class Vanishes:

@@ -110,7 +110,7 @@ def from_mount(index: int) -> None:
 
 
 # Failures that happen before a sample is loaded.
-STRIKES: dict[str, Callable[[int], Any]] = {
+WORKER_FAILURES: dict[str, Callable[[int], Any]] = {
     "exception": lambda index: index == BAD_INDEX and throw(ValueError, "bad sample"),
     "exception that cannot be pickled": lambda index: index == BAD_INDEX and throw(UnpicklableError, 1, 2),
     "SystemExit": lambda index: index == BAD_INDEX and sys.exit(3),
@@ -148,13 +148,13 @@ TRAINER = (
     "SIGTERM of the trainer",
     "SIGKILL of the trainer",
 )
-FAILURES = (*STRIKES, *SAMPLES, *TRAINER)
+FAILURES = (*WORKER_FAILURES, *SAMPLES, *TRAINER)
 
 
 def make(failure: str, index: int) -> Any:
     """Computes a sample, with the failure."""
-    if failure in STRIKES:
-        STRIKES[failure](index)
+    if failure in WORKER_FAILURES:
+        WORKER_FAILURES[failure](index)
     if failure in SAMPLES:
         return SAMPLES[failure](index)
     return torch.tensor(index)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from failures import FAILURES, LENGTH, SAMPLES, STRIKES, TRAINER
+from failures import FAILURES, LENGTH, SAMPLES, WORKER_FAILURES, TRAINER
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -43,7 +43,7 @@ NATIVE = {"exception", "EIO at 10 % of the reads", "mount that vanishes for 1.5 
 LIMIT = 20.0
 # Failures that hang with default settings, and the time limit by front: the first warning comes after `stall`
 # seconds.
-HANGS = {failure for failure in STRIKES if "hang" in failure} | {"SIGSTOP", "lock held while forking"}
+HANGS = {failure for failure in WORKER_FAILURES if "hang" in failure} | {"SIGSTOP", "lock held while forking"}
 STALLS = {"feedline": 90.0, "executor": 400.0}
 GROUP = Path("/sys/fs/cgroup/memory/feedline-table")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "faults.md"
@@ -244,7 +244,7 @@ def main() -> None:
     parser.add_argument("--front", action="append", choices=FRONTS)
     parser.add_argument("--default", action="store_true", help="runs with default settings")
     arguments = parser.parse_args()
-    assert set(FAILURES) == {*STRIKES, *SAMPLES, *TRAINER}
+    assert set(FAILURES) == {*WORKER_FAILURES, *SAMPLES, *TRAINER}
     failures, fronts = list(arguments.only or FAILURES), list(arguments.front or FRONTS)
     lines = table(failures, fronts, is_default=arguments.default)
     print("\n".join(lines))

@@ -1,7 +1,9 @@
 //! `feedline demo`: generates photographs from a seed, some of them bad, and loads them for two epochs.
 
 use clap::Args;
-use feedline_core::config::{Call, Given, Settings, fault_policy, options};
+use feedline_core::config::{
+    Call, DecodeOptions, FlipOptions, Given, LoaderOptions, Settings, fault_policy,
+};
 use feedline_core::decode::{Mode, png};
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::loader::Loader;
@@ -84,12 +86,12 @@ impl Demo {
         ));
         let calls = [
             Call::Shuffle(self.seed.into()),
-            Call::Decode(options::Decode::default()),
+            Call::Decode(DecodeOptions::default()),
             Call::Resize(160.into()),
             Call::RandomResizedCrop(128.into()),
-            Call::Flip(options::Flip::default()),
+            Call::Flip(FlipOptions::default()),
             Call::Batch(16.into()),
-            Call::Loader(Box::new(options::Loader { faults: policy, ..Default::default() })),
+            Call::Loader(Box::new(LoaderOptions { faults: policy, ..Default::default() })),
         ];
         let loader = Loader::new(source, Settings::new(&calls, &Given::Files)?)?;
         for epoch in 0..EPOCHS {

@@ -4,7 +4,7 @@ use clap::Args;
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::escape;
 use feedline_core::sample::Location;
-use feedline_core::source::index::{Index, Keep, Reuse};
+use feedline_core::source::index::{Index, IndexStorage, Reuse};
 use feedline_core::sys::atomic_file;
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -67,24 +67,26 @@ impl IndexCommand {
             check_names(found.shards.values().flatten(), manifest)?;
             check_target(manifest)?;
         }
-        let keep = if self.beside { Keep::Beside } else { cache() };
+        let keep = if self.beside { IndexStorage::Beside } else { cache() };
         let mut rows = Vec::new();
         for (format, paths) in found.shards {
             rows.extend(self.index(format, paths, &keep)?);
         }
-        let damages: usize = rows.iter().map(|row| row.index.damages().len()).sum();
+        let corrupt: usize = rows.iter().map(|row| row.index.corrupt_spans().len()).sum();
         // Checked at the end: if stdout cannot be written, the manifest is still useful.
         let printed = print_table(&rows);
         match &keep {
-            Keep::Folder(folder) => {
+            IndexStorage::Folder(folder) => {
                 print_note(format_args!("indices are saved in {}", escape::path(folder)))
             }
-            Keep::Beside => print_note("indices are saved beside the shards"),
-            Keep::Nowhere => print_note("indices are not saved: set FEEDLINE_CACHE to a folder"),
+            IndexStorage::Beside => print_note("indices are saved beside the shards"),
+            IndexStorage::Nowhere => {
+                print_note("indices are not saved: set FEEDLINE_CACHE to a folder")
+            }
         }
         match &self.manifest {
             // A manifest of a truncated shard would declare its contents correct.
-            Some(_) if damages > 0 => {
+            Some(_) if corrupt > 0 => {
                 print_note("no manifest was written, because some shards are corrupt")
             }
             Some(manifest) => {
@@ -94,10 +96,10 @@ impl IndexCommand {
             None => {}
         }
         printed?;
-        Ok(i32::from(damages > 0))
+        Ok(i32::from(corrupt > 0))
     }
 
-    fn index(&self, format: Format, paths: Vec<PathBuf>, keep: &Keep) -> Result<Vec<Row>> {
+    fn index(&self, format: Format, paths: Vec<PathBuf>, keep: &IndexStorage) -> Result<Vec<Row>> {
         let container = self.paths.reading.container(format, &paths)?;
         let reuse = if self.fresh { Reuse::Nothing } else { Reuse::Fitting };
         let made = indices(&paths, &container, keep, reuse)?;
@@ -115,30 +117,30 @@ impl IndexCommand {
 }
 
 fn print_table(rows: &[Row]) -> Result<()> {
-    let records = |index: &Index| index.len() - index.damages().len() as u64;
-    let line = |name: String, records: u64, bytes: u64, damages: u64| {
-        [name, records.to_string(), report::bytes(bytes), damages.to_string()]
+    let records = |index: &Index| index.len() - index.corrupt_spans().len() as u64;
+    let line = |name: String, records: u64, bytes: u64, corrupt: u64| {
+        [name, records.to_string(), report::bytes(bytes), corrupt.to_string()]
     };
-    let (mut all, mut bytes, mut damages) = (0, 0, 0);
+    let (mut all, mut bytes, mut corrupt) = (0, 0, 0);
     let mut lines = Vec::new();
     for Row { path, index, .. } in rows {
-        let damaged = index.damages().len() as u64;
-        lines.push(line(escape::path(path), records(index), index.stamp.size, damaged));
+        let corrupt_here = index.corrupt_spans().len() as u64;
+        lines.push(line(escape::path(path), records(index), index.stamp.size, corrupt_here));
         all += records(index);
         bytes += index.stamp.size;
-        damages += damaged;
+        corrupt += corrupt_here;
     }
     let shards = counted(rows.len() as u64, "shard", "shards");
-    lines.push(line(shards, all, bytes, damages));
+    lines.push(line(shards, all, bytes, corrupt));
     print_result(table(["shard", "records", "bytes", "corrupt"], lines))?;
     for Row { path, index, .. } in rows {
-        for damage in index.damages() {
+        for corrupt in index.corrupt_spans() {
             let place = Location {
                 path: path.clone(),
-                offset: Some(index.span(damage.span).start),
-                record: Some(damage.span),
+                offset: Some(index.span(corrupt.span).start),
+                record: Some(corrupt.span),
             };
-            print_result(format_args!("bad  {place}: {}", escape::one_line(&damage.what)))?;
+            print_result(format_args!("bad  {place}: {}", escape::one_line(&corrupt.what)))?;
         }
     }
     let new = rows.iter().filter(|row| row.is_new).count();

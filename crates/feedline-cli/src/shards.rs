@@ -2,7 +2,7 @@
 
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::format::Container;
-use feedline_core::source::index::{BuiltIndex, Index, Keep, Reuse};
+use feedline_core::source::index::{BuiltIndex, Index, IndexStorage, Reuse};
 use feedline_core::sys::file;
 use feedline_core::sys::limits::processors;
 use std::env;
@@ -18,20 +18,20 @@ pub(crate) const CLASSES: &str = "classes.txt";
 const SCANNERS: usize = 8;
 
 /// The folder in which loaders save indices by default: the same as in python/feedline/records.py.
-pub(crate) fn cache() -> Keep {
+pub(crate) fn cache() -> IndexStorage {
     let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let folder = named("FEEDLINE_CACHE").or_else(|| {
         let caches = named("XDG_CACHE_HOME").or_else(|| Some(env::home_dir()?.join(".cache")));
         caches.map(|caches| caches.join("feedline"))
     });
-    folder.map_or(Keep::Nowhere, Keep::Folder)
+    folder.map_or(IndexStorage::Nowhere, IndexStorage::Folder)
 }
 
 /// The indices of shards, in order. A shard that cannot be read has an error in its place.
 pub(crate) fn indices(
     paths: &[PathBuf],
     container: &Container,
-    keep: &Keep,
+    keep: &IndexStorage,
     reuse: Reuse,
 ) -> Result<Vec<Result<BuiltIndex>>> {
     let sizes: Vec<u64> = paths.iter().map(|path| size(path)).collect();

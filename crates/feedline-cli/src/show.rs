@@ -1,7 +1,7 @@
 //! `feedline show`: prints a record.
 
 use clap::Args;
-use feedline_core::decode::{self, Header, Options};
+use feedline_core::decode::{self, ImageHeader, Options};
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::escape;
 use feedline_core::format::example::{self, List};
@@ -9,7 +9,7 @@ use feedline_core::format::{Container, Packing, Type, npy, tar, text};
 use feedline_core::sample::{Value, shown};
 use feedline_core::source::index::Index;
 use feedline_core::source::paths::check_local;
-use feedline_core::source::walk::{Seen, walk_part};
+use feedline_core::source::walk::{WalkedRecord, walk_part};
 use feedline_core::sys::file;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -151,7 +151,7 @@ struct OpenShard<'a> {
 
 impl OpenShard<'_> {
     fn about(&self) -> Result<()> {
-        let corrupt = self.index.damages().len() as u64;
+        let corrupt = self.index.corrupt_spans().len() as u64;
         let records = counted(self.index.len() - corrupt, "record", "records");
         let packing = match self.index.packing {
             Packing::Plain => String::new(),
@@ -210,7 +210,7 @@ impl OpenShard<'_> {
         Ok(code)
     }
 
-    fn lines(&self, seen: &Seen<'_>) -> std::result::Result<ShownRecord, String> {
+    fn lines(&self, seen: &WalkedRecord<'_>) -> std::result::Result<ShownRecord, String> {
         let payload = seen.payload.as_ref().map_err(|error| error.message().to_owned())?;
         match &self.container {
             Container::Tfrecord { .. } => Ok(example_lines(payload)),
@@ -279,7 +279,8 @@ fn picture_file(path: &Path) -> Result<i32> {
 
 /// Format and size of an image: "PNG 32 x 32".
 fn picture(data: &[u8]) -> Result<String> {
-    let header = Header::read(data, &Options { max_pixels: usize::MAX, ..Options::default() })?;
+    let header =
+        ImageHeader::read(data, &Options { max_pixels: usize::MAX, ..Options::default() })?;
     Ok(format!("{} {} x {}", format_name(header.format), header.width, header.height))
 }
 

@@ -7,7 +7,9 @@
 
 #![allow(clippy::print_stdout, reason = "a program that prints its result")]
 
-use feedline_core::config::{Call, Given, Settings, options};
+use feedline_core::config::{
+    Call, CenterCropOptions, DecodeOptions, FlipOptions, Given, Settings, ToFloatOptions,
+};
 use feedline_core::error::Result;
 use feedline_core::sample::{Extent, Ticket};
 use feedline_core::source::Source;
@@ -23,13 +25,13 @@ fn main() -> Result<()> {
         println!("usage: bare FOLDER center|random[-float] THREADS");
         return Ok(());
     };
-    let mut calls = vec![Call::Decode(options::Decode::default())];
+    let mut calls = vec![Call::Decode(DecodeOptions::default())];
     calls.extend(match workload.strip_suffix("-float").unwrap_or(workload) {
-        "random" => [Call::RandomResizedCrop(224.into()), Call::Flip(options::Flip::default())],
-        _ => [Call::Resize(256.into()), Call::CenterCrop(options::CenterCrop { size: 224.into() })],
+        "random" => [Call::RandomResizedCrop(224.into()), Call::Flip(FlipOptions::default())],
+        _ => [Call::Resize(256.into()), Call::CenterCrop(CenterCropOptions { size: 224.into() })],
     });
     if workload.ends_with("-float") {
-        calls.push(Call::ToFloat(options::ToFloat {
+        calls.push(Call::ToFloat(ToFloatOptions {
             mean: [0.485, 0.456, 0.406].into(),
             std: [0.229, 0.224, 0.225].into(),
             ..Default::default()

@@ -195,13 +195,13 @@ kinds! {
         name: "WorkerDiedError",
         code: "FL401",
         hint: "leave on_death=\"replace\" as it is, and dead workers are replaced",
-        example: "worker 3 (pid 4711) was killed by SIGKILL at sample 48213, position 5, batch 1506"
+        example: "worker 3 (pid 4711) was killed by SIGKILL at sample 48213, offset 5 of batch 1506"
     },
     TooManyDeaths {
         name: "TooManyDeathsError",
         code: "FL402",
         hint: "look at the samples named above; allow more deaths with max_deaths= and death_window=",
-        example: "too many workers died:\n  worker 0 (pid 4711) was killed by SIGSEGV at sample 12, position 0, batch 3"
+        example: "too many workers died:\n  worker 0 (pid 4711) was killed by SIGSEGV at sample 12, offset 0 of batch 3"
     },
     WorkerNotStarted {
         name: "WorkerNotStartedError",

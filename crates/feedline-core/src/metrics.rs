@@ -66,7 +66,7 @@ pub struct Report {
     /// Descriptions of the first deaths.
     pub deaths: Vec<String>,
     /// Workers that were stopped on purpose, and why.
-    pub retired: Vec<String>,
+    pub renewed: Vec<String>,
     /// The samples that took longest, the longest first.
     pub slowest: Vec<Slow>,
     /// How long the consumer waited for batches.
@@ -156,7 +156,7 @@ impl Report {
                 *self.workers_lost.entry(cause.clone()).or_default() += 1;
                 note(&mut self.deaths, text.clone());
             }
-            Event::WorkerRenewed { .. } => note(&mut self.retired, event.to_string()),
+            Event::WorkerRenewed { .. } => note(&mut self.renewed, event.to_string()),
             Event::SampleSlow(slow) => self.note_slow(slow),
             Event::EmptyShardsFound { .. }
             | Event::BudgetShrunk(_)
@@ -254,7 +254,7 @@ impl Report {
             "faults": self.faults_to_json(),
             "workers_lost": self.workers_lost,
             "deaths": self.deaths,
-            "retired": self.retired,
+            "renewed": self.renewed,
             "slowest": self.slowest.iter().map(Slow::to_json).collect::<Vec<_>>(),
             "resources": self.resources_to_json(),
             "notes": self.notes,
@@ -315,7 +315,7 @@ impl Report {
             "faults": self.faults_to_json(),
             "workers_lost": self.workers_lost,
             "deaths": self.deaths,
-            "retired": self.retired,
+            "renewed": self.renewed,
             "slowest": slowest,
             "seconds_waited": self.waited.as_secs_f64(),
             "seconds": self.elapsed.as_secs_f64(),
@@ -435,7 +435,7 @@ impl fmt::Display for Report {
             let plural = if lost == 1 { "" } else { "s" };
             write!(formatter, "\n{lost} worker{plural} lost: {}", causes.join(", "))?;
         }
-        for line in self.deaths.iter().chain(&self.retired) {
+        for line in self.deaths.iter().chain(&self.renewed) {
             write!(formatter, "\n  {}", escape::one_line(line))?;
         }
         for note in &self.notes {

@@ -14,7 +14,7 @@ use feedline_core::error::Kind;
 use feedline_core::sample::Batch;
 use std::fs;
 
-const WORDS: &str = r#"[{"call": "decode"}, {"call": "random_resized_crop", "size": 24},
+const CALLS: &str = r#"[{"call": "decode"}, {"call": "random_resized_crop", "size": 24},
     {"call": "batch", "size": 7}, {"call": "loader", "threads": 3}]"#;
 
 #[test]
@@ -22,7 +22,7 @@ fn abandoning_an_epoch_starts_the_next_one_and_leaves_no_thread() {
     let threads = || fs::read_dir("/proc/self/task").unwrap().count();
     let before = threads();
     let folder = photographs(20, &[]);
-    let loader = folder_loader(folder.path(), WORDS);
+    let loader = folder_loader(folder.path(), CALLS);
     let epoch_of = |batch: Batch| batch.tickets[0].epoch;
     assert_eq!(epoch_of(loader.epoch().unwrap().next().unwrap().unwrap()), 0);
     assert_eq!(epoch_of(loader.epoch().unwrap().next().unwrap().unwrap()), 1);

@@ -2,8 +2,8 @@
 //! become batches and offsets in them, and results of samples come together.
 
 use feedline_core::engine::{
-    self, BadSlot, Engine, Finished, Membership, Moves, Order, Outcome, Plan, PolicyAction,
-    Position, Settings, Standing, Unfinished,
+    self, BadSlot, BatchPlan, Engine, EpochSettings, Finished, Membership, Moves, Order, Outcome,
+    PolicyAction, Position, Standing, UnfinishedBatch,
 };
 use feedline_core::error::{Error, Kind};
 use feedline_core::random::Random;
@@ -160,7 +160,7 @@ struct Made {
     /// Whether what has come is the batch, collated.
     is_collated: bool,
     /// How it is to be finished.
-    unfinished: Option<Unfinished>,
+    unfinished: Option<UnfinishedBatch>,
 }
 
 #[pymethods]
@@ -176,10 +176,10 @@ impl BatchEngine {
         has_end: bool,
         ahead: u64,
     ) -> BatchEngine {
-        let settings = Settings {
+        let settings = EpochSettings {
             samples: 0,
             batch_size: 0,
-            plan: if has_end { Plan::Given } else { Plan::Open },
+            plan: if has_end { BatchPlan::Given } else { BatchPlan::Open },
             moves: Moves::Remade { ahead },
             drop_last,
             membership: Membership::Fixed,
@@ -231,10 +231,15 @@ impl BatchEngine {
         batches.order()
     }
 
-    /// What came of a batch: it was made but for the samples that are bad. If it is collated, it is without them.
-    fn came(&self, batch: u64, bad: Vec<PyRef<'_, BadSample>>, is_collated: bool) -> Vec<Action> {
+    /// The result of a batch: it was made but for the samples that are bad. If it is collated, it is without them.
+    fn add_result(
+        &self,
+        batch: u64,
+        bad: Vec<PyRef<'_, BadSample>>,
+        is_collated: bool,
+    ) -> Vec<Action> {
         let bad: Vec<BadSample> = bad.iter().map(|bad| **bad).collect();
-        self.lock().came(batch, &bad, is_collated)
+        self.lock().add_result(batch, &bad, is_collated)
     }
 }
 
@@ -285,7 +290,7 @@ impl Batches {
         self.made.insert(batch, Made { awaited, places, ..Made::default() });
     }
 
-    fn came(&mut self, batch: u64, bad: &[BadSample], is_collated: bool) -> Vec<Action> {
+    fn add_result(&mut self, batch: u64, bad: &[BadSample], is_collated: bool) -> Vec<Action> {
         let mut actions = Vec::new();
         let at = batch.checked_sub(self.settled).and_then(|at| self.planned.get(at as usize));
         let (Some((first, _)), Some(made)) = (at.copied(), self.made.get_mut(&batch)) else {
@@ -300,7 +305,7 @@ impl Batches {
                 Some(bad) => bad.outcome(),
                 None => Outcome::Good { bucket: 0, shape: 0 },
             };
-            self.engine.result(*order, outcome, &mut actions);
+            self.engine.add_result(*order, outcome, &mut actions);
         }
         for bad in bad {
             let slot = first + bad.offset;
@@ -315,7 +320,7 @@ impl Batches {
         self.decide(actions)
     }
 
-    fn finish(&mut self, batch: u64, first: u64, unfinished: Unfinished) {
+    fn finish(&mut self, batch: u64, first: u64, unfinished: UnfinishedBatch) {
         let made = self.made.entry(batch).or_default();
         if !made.bad.is_empty() {
             let bad = std::mem::take(&mut made.bad);
@@ -335,70 +340,70 @@ impl Batches {
     }
 
     /// Decides what can be decided, in terms of batches.
-    fn decide(&mut self, mut actions: Vec<engine::Action>) -> Vec<Action> {
-        let mut told = Vec::new();
+    fn decide(&mut self, mut actions: Vec<engine::EpochAction>) -> Vec<Action> {
+        let mut issued = Vec::new();
         loop {
             self.engine.advance(&mut actions);
             let mut is_finished = false;
             for action in std::mem::take(&mut actions) {
-                is_finished |= matches!(action, engine::Action::Finish(_));
-                self.tell(action, &mut told);
+                is_finished |= matches!(action, engine::EpochAction::Finish(_));
+                self.translate(action, &mut issued);
             }
             if !is_finished {
                 break;
             }
         }
-        self.settle_below(self.engine.settled_below(), &mut told);
+        self.settle_below(self.engine.settled_below(), &mut issued);
         for batch in std::mem::take(&mut self.changed) {
-            told.extend(self.made.get(&batch).map(|made| amended(batch, &made.places)));
+            issued.extend(self.made.get(&batch).map(|made| amended(batch, &made.places)));
         }
-        told
+        issued
     }
 
-    fn tell(&mut self, action: engine::Action, told: &mut Vec<Action>) {
+    fn translate(&mut self, action: engine::EpochAction, issued: &mut Vec<Action>) {
         match action {
-            engine::Action::ReadPlan => told.push(Action::ReadPlan {}),
-            engine::Action::Order { below } => self.order_below(below, told),
-            engine::Action::Make(order, Duration::ZERO) => self.make(order),
-            engine::Action::Make(..) | engine::Action::RecordRetry { .. } => {
-                told.push(Action::Fail { message: "the front retries by itself".to_owned() });
+            engine::EpochAction::ReadPlan => issued.push(Action::ReadPlan {}),
+            engine::EpochAction::Order { below } => self.order_below(below, issued),
+            engine::EpochAction::Make(order, Duration::ZERO) => self.make(order),
+            engine::EpochAction::Make(..) | engine::EpochAction::RecordRetry { .. } => {
+                issued.push(Action::Fail { message: "the front retries by itself".to_owned() });
             }
-            engine::Action::Move { from, to } => self.move_sample(from, to, told),
-            engine::Action::Record { fault, verdict } => {
+            engine::EpochAction::Move { from, to } => self.move_sample(from, to, issued),
+            engine::EpochAction::Record { fault, verdict } => {
                 let (fault, verdict) = (name_of(fault), Verdict(verdict));
                 self.judged(fault, verdict);
-                told.push(Action::Record { fault, verdict });
+                issued.push(Action::Record { fault, verdict });
             }
-            engine::Action::RecordReplacement { fault, by } => {
-                told.push(Action::RecordReplacement { fault: name_of(fault), by });
+            engine::EpochAction::RecordReplacement { fault, by } => {
+                issued.push(Action::RecordReplacement { fault: name_of(fault), by });
             }
-            engine::Action::Finish(unfinished) => {
+            engine::EpochAction::Finish(unfinished) => {
                 let slot = unfinished.samples.first().map_or(0, |(slot, _)| *slot);
                 let (batch, first) = self.batch_of(slot);
-                self.settle_below(first, told);
+                self.settle_below(first, issued);
                 self.finish(batch, first, unfinished);
             }
-            engine::Action::Deliver(delivered) => {
+            engine::EpochAction::Deliver(delivered) => {
                 self.engine.taken();
                 let slot = delivered.samples.first().map_or(0, |(slot, _)| *slot);
                 let (batch, first) = self.batch_of(slot);
-                self.settle_below(first, told);
+                self.settle_below(first, issued);
                 self.forget_first();
-                told.push(Action::Deliver { batch, samples: delivered.samples.len() as u64 });
+                issued.push(Action::Deliver { batch, samples: delivered.samples.len() as u64 });
             }
             // What is judged in order is not cancelled.
-            engine::Action::Drop { .. } | engine::Action::Cancel { .. } => {}
-            engine::Action::Stop(stop) => told.push(stopped(stop)),
-            engine::Action::End(account) => {
-                told.push(Action::End { dropped: account.dropped, repeated: account.repeated });
+            engine::EpochAction::Drop { .. } | engine::EpochAction::Cancel { .. } => {}
+            engine::EpochAction::Stop(stop) => issued.push(stopped(stop)),
+            engine::EpochAction::End(account) => {
+                issued.push(Action::End { dropped: account.dropped, repeated: account.repeated });
             }
         }
     }
 
     /// Nothing is delivered of batches that are settled and were not delivered.
-    fn settle_below(&mut self, slot: u64, told: &mut Vec<Action>) {
+    fn settle_below(&mut self, slot: u64, issued: &mut Vec<Action>) {
         while self.planned.front().is_some_and(|(first, size)| first + size <= slot) {
-            told.push(Action::Discard { batch: self.settled });
+            issued.push(Action::Discard { batch: self.settled });
             self.forget_first();
         }
     }
@@ -411,13 +416,13 @@ impl Batches {
         self.ordered = self.ordered.max(self.settled);
     }
 
-    fn order_below(&mut self, below: u64, told: &mut Vec<Action>) {
+    fn order_below(&mut self, below: u64, issued: &mut Vec<Action>) {
         while let Some((first, size)) =
             self.planned.get((self.ordered - self.settled) as usize).copied()
             && first < below
         {
             let awaited: Vec<_> = (first..below.min(first + size)).map(Order::planned).collect();
-            told.push(Action::Order { batch: self.ordered, samples: awaited.len() as u64 });
+            issued.push(Action::Order { batch: self.ordered, samples: awaited.len() as u64 });
             self.begin(self.ordered, size, awaited);
             self.ordered += 1;
         }
@@ -453,7 +458,7 @@ impl Batches {
         self.changed.insert(batch);
     }
 
-    fn move_sample(&mut self, from: u64, to: u64, told: &mut Vec<Action>) {
+    fn move_sample(&mut self, from: u64, to: u64, issued: &mut Vec<Action>) {
         let (batch, first) = self.batch_of(from);
         if self.batch_of(to).0 == batch {
             self.put(from, Place::Empty);
@@ -466,8 +471,8 @@ impl Batches {
         let size = self.planned.get((batch - self.settled) as usize).map_or(0, |(_, size)| *size);
         self.begin(batch, size, (first..from).map(Order::planned).collect());
         let is_same = |action: &Action| matches!(action, Action::Remake { batch: other, .. } if *other == batch);
-        told.retain(|action| !is_same(action));
-        told.push(Action::Remake { batch, samples: from - first });
+        issued.retain(|action| !is_same(action));
+        issued.push(Action::Remake { batch, samples: from - first });
     }
 }
 
@@ -485,11 +490,11 @@ fn amended(batch: u64, places: &BTreeMap<u64, Place>) -> Action {
     Action::Amend { batch, fills, moves, left_out, given }
 }
 
-pub(crate) fn name_of(fault: engine::Fault) -> u64 {
+pub(crate) fn name_of(fault: engine::JudgedFault) -> u64 {
     match fault {
-        engine::Fault::Reported(fault) => fault,
+        engine::JudgedFault::Reported(fault) => fault,
         // Not without `Settings::misfit`.
-        engine::Fault::Misfit { slot, .. } => slot,
+        engine::JudgedFault::Misfit { slot, .. } => slot,
     }
 }
 

@@ -2,7 +2,7 @@
 //! are a batch, and an offset is a place in it.
 
 use feedline_core::engine::{
-    self, Engine, Fill, Membership, Moves, Order, Outcome, Plan, Position, Settings,
+    self, BatchPlan, Engine, EpochSettings, Fill, Membership, Moves, Order, Outcome, Position,
 };
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
@@ -34,10 +34,10 @@ struct Open {
 impl CallEngine {
     #[new]
     fn new(policy: &Policy) -> CallEngine {
-        let settings = Settings {
+        let settings = EpochSettings {
             samples: 0,
             batch_size: 0,
-            plan: Plan::Open,
+            plan: BatchPlan::Open,
             moves: Moves::Sample,
             drop_last: false,
             membership: Membership::Unordered,
@@ -75,10 +75,10 @@ impl CallEngine {
         self.lock().order()
     }
 
-    /// What came of all calls of a batch that had no result: these are bad, the others good.
-    fn came(&self, batch: u64, bad: Vec<PyRef<'_, BadSample>>) -> Vec<Action> {
+    /// The result of all calls of a batch that had no result: these are bad, the others good.
+    fn add_result(&self, batch: u64, bad: Vec<PyRef<'_, BadSample>>) -> Vec<Action> {
         let bad: Vec<BadSample> = bad.iter().map(|bad| **bad).collect();
-        self.lock().came(batch, &bad)
+        self.lock().add_result(batch, &bad)
     }
 
     /// One call of a batch is bad, and the others have no result yet.
@@ -112,7 +112,7 @@ impl Calls {
         Some(*number)
     }
 
-    fn came(&mut self, batch: u64, bad: &[BadSample]) -> Vec<Action> {
+    fn add_result(&mut self, batch: u64, bad: &[BadSample]) -> Vec<Action> {
         let Some(open) = self.open.get_mut(&batch) else { return Vec::new() };
         let mut actions = Vec::new();
         for order in std::mem::take(&mut open.awaited) {
@@ -120,7 +120,7 @@ impl Calls {
                 Some(bad) => bad.outcome(),
                 None => Outcome::Good { bucket: 0, shape: 0 },
             };
-            self.engine.result(order, outcome, &mut actions);
+            self.engine.add_result(order, outcome, &mut actions);
         }
         self.decide(actions)
     }
@@ -130,39 +130,39 @@ impl Calls {
         let mut actions = Vec::new();
         let order = Order::planned(open.first + bad.offset);
         open.awaited.retain(|awaited| *awaited != order);
-        self.engine.result(order, bad.outcome(), &mut actions);
+        self.engine.add_result(order, bad.outcome(), &mut actions);
         self.decide(actions)
     }
 
     /// Decides what can be decided, in terms of batches.
-    fn decide(&mut self, mut actions: Vec<engine::Action>) -> Vec<Action> {
+    fn decide(&mut self, mut actions: Vec<engine::EpochAction>) -> Vec<Action> {
         self.engine.advance(&mut actions);
-        actions.into_iter().map(|action| self.tell(action)).collect()
+        actions.into_iter().map(|action| self.translate(action)).collect()
     }
 
-    fn tell(&mut self, action: engine::Action) -> Action {
+    fn translate(&mut self, action: engine::EpochAction) -> Action {
         match action {
-            engine::Action::Record { fault, verdict } => {
+            engine::EpochAction::Record { fault, verdict } => {
                 Action::Record { fault: name_of(fault), verdict: Verdict(verdict) }
             }
-            engine::Action::Deliver(engine::Batch { number, samples, .. }) => {
+            engine::EpochAction::Deliver(engine::DeliveredBatch { number, samples, .. }) => {
                 self.open.remove(&number);
                 Action::Deliver { batch: number, samples: samples.len() as u64 }
             }
-            engine::Action::Cancel { number, slots } => {
+            engine::EpochAction::Cancel { number, slots } => {
                 self.open.remove(&number);
                 Action::Cancel { batch: number, samples: slots.len() as u64 }
             }
-            engine::Action::Stop(stop) => stopped(stop),
-            engine::Action::End(_) => Action::End { dropped: 0, repeated: 0 },
-            other @ (engine::Action::Make(..)
-            | engine::Action::ReadPlan
-            | engine::Action::Order { .. }
-            | engine::Action::Move { .. }
-            | engine::Action::RecordRetry { .. }
-            | engine::Action::RecordReplacement { .. }
-            | engine::Action::Finish(_)
-            | engine::Action::Drop { .. }) => {
+            engine::EpochAction::Stop(stop) => stopped(stop),
+            engine::EpochAction::End(_) => Action::End { dropped: 0, repeated: 0 },
+            other @ (engine::EpochAction::Make(..)
+            | engine::EpochAction::ReadPlan
+            | engine::EpochAction::Order { .. }
+            | engine::EpochAction::Move { .. }
+            | engine::EpochAction::RecordRetry { .. }
+            | engine::EpochAction::RecordReplacement { .. }
+            | engine::EpochAction::Finish(_)
+            | engine::EpochAction::Drop { .. }) => {
                 Action::Fail { message: format!("an executor cannot do this: {other:?}") }
             }
         }

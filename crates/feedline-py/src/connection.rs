@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::memory::{ReceivedBuffer, Slot, slices, views};
 
-/// A request: kind, task, position, body, buffers.
+/// A request: kind, task, offset, body, buffers.
 type ReceivedTask<'py> = (u8, u64, Option<u64>, Bound<'py, PyBytes>, Bound<'py, PyList>);
 
 /// The kinds of results, in the order of their numbers in Python.
@@ -131,7 +131,7 @@ impl WorkerConnection {
         self.home.is_forked()
     }
 
-    /// Waits for a request: (0 task, 1 resume, 2 stop or 3 trial; task; the position of the sample
+    /// Waits for a request: (0 task, 1 resume, 2 stop or 3 trial; task; the offset of the sample
     /// to try; body; buffers). Returns None when the trainer is gone.
     fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<ReceivedTask<'py>>> {
         loop {
@@ -164,7 +164,7 @@ impl WorkerConnection {
                 buffers.append(Bound::new(py, ReceivedBuffer::new(buffer))?)?;
             }
             let body = PyBytes::new(py, &request.body);
-            return Ok(Some((kind, request.task, request.position, body, buffers)));
+            return Ok(Some((kind, request.task, request.offset, body, buffers)));
         }
     }
 
@@ -239,14 +239,14 @@ impl WorkerConnection {
         Ok(())
     }
 
-    /// An iterator over a list that notes each position in the black box.
+    /// An iterator over a list that notes each offset in the black box.
     fn walk(slf: Bound<'_, Self>, list: Bound<'_, PyList>) -> Walk {
-        Walk { connection: slf.unbind(), list: list.unbind(), position: AtomicUsize::new(0) }
+        Walk { connection: slf.unbind(), list: list.unbind(), offset: AtomicUsize::new(0) }
     }
 
     /// Notes which sample of the batch the worker begins.
-    fn reach(&self, position: u64) -> PyResult<()> {
-        require_connected(self.lock()?.begin_sample(position))
+    fn reach(&self, offset: u64) -> PyResult<()> {
+        require_connected(self.lock()?.begin_sample(offset))
     }
 
     /// Notes that the worker loads all samples of the batch at once.
@@ -275,7 +275,7 @@ fn require_connected(is_connected: bool) -> PyResult<()> {
 pub(crate) struct Walk {
     connection: Py<WorkerConnection>,
     list: Py<PyList>,
-    position: AtomicUsize,
+    offset: AtomicUsize,
 }
 
 #[pymethods]
@@ -285,16 +285,16 @@ impl Walk {
     }
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let position = self.position.fetch_add(1, Ordering::Relaxed);
-        let Ok(item) = self.list.bind(py).get_item(position) else { return Ok(None) };
-        require_connected(self.connection.get().lock()?.begin_sample(position as u64))?;
+        let offset = self.offset.fetch_add(1, Ordering::Relaxed);
+        let Ok(item) = self.list.bind(py).get_item(offset) else { return Ok(None) };
+        require_connected(self.connection.get().lock()?.begin_sample(offset as u64))?;
         Ok(Some(item))
     }
 
-    /// The position of the item returned last.
+    /// The offset of the item returned last.
     #[getter]
-    fn position(&self) -> usize {
-        self.position.load(Ordering::Relaxed).saturating_sub(1)
+    fn offset(&self) -> usize {
+        self.offset.load(Ordering::Relaxed).saturating_sub(1)
     }
 }
 

@@ -4,7 +4,7 @@
 use feedline_core::config::fault_policy;
 use feedline_core::error::{Error, Kind};
 use feedline_core::event::{Event, Slow};
-use feedline_core::fault::{self, Change, FaultLine, FaultPolicy, Pace, Symptom, Try};
+use feedline_core::fault::{self, Change, FaultLine, FaultPolicy, Pace, SourceAccess, Symptom};
 use feedline_core::loader;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
@@ -91,7 +91,7 @@ impl Breaker {
     }
 }
 
-fn told(change: Option<Change>) -> Vec<&'static str> {
+fn change_names(change: Option<Change>) -> Vec<&'static str> {
     change.map(Change::name).into_iter().collect()
 }
 
@@ -114,21 +114,21 @@ impl Breaker {
 
     /// Using the source failed in a way that may be the source's, or a probe failed.
     fn failed(&self, probe_is_good: bool, now: f64) -> PyResult<Vec<&'static str>> {
-        Ok(told(self.lock().failed(probe_is_good, duration(now, "now")?)))
+        Ok(change_names(self.lock().failed(probe_is_good, duration(now, "now")?)))
     }
 
     /// Using the source worked.
     fn worked(&self, now: f64) -> PyResult<Vec<&'static str>> {
-        Ok(told(self.lock().worked(duration(now, "now")?)))
+        Ok(change_names(self.lock().worked(duration(now, "now")?)))
     }
 
     /// What may be done now: ("wait", seconds), ("probe", 0), ("go", 0) or ("give up", 0).
     fn may_try(&self, now: f64) -> PyResult<(&'static str, f64)> {
         Ok(match self.lock().may_try(duration(now, "now")?).0 {
-            Try::Go => ("go", 0.0),
-            Try::Probe => ("probe", 0.0),
-            Try::Wait(time) => ("wait", time.as_secs_f64()),
-            Try::GiveUp => ("give up", 0.0),
+            SourceAccess::Go => ("go", 0.0),
+            SourceAccess::Probe => ("probe", 0.0),
+            SourceAccess::Wait(time) => ("wait", time.as_secs_f64()),
+            SourceAccess::GiveUp => ("give up", 0.0),
         })
     }
 
@@ -299,7 +299,7 @@ impl Ledger {
         self.0.has_events()
     }
 
-    /// What was not told yet: (level, name, text, details as JSON) each.
+    /// Events that were not read yet: (level, name, text, details as JSON) each.
     fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         events(py, self.0.take_events())
     }
@@ -307,11 +307,11 @@ impl Ledger {
 
 /// Events as Python takes them.
 pub(crate) fn events(py: Python<'_>, events: Vec<Event>) -> PyResult<Bound<'_, PyList>> {
-    let told = events.into_iter().map(|event| {
+    let shown = events.into_iter().map(|event| {
         let details = event.to_json().to_string();
         (event.level().name(), event.name().to_owned(), event.to_string(), details)
     });
-    PyList::new(py, told.collect::<Vec<_>>())
+    PyList::new(py, shown.collect::<Vec<_>>())
 }
 
 /// The lines of quarantine files, the first one of each sample, as dicts.

@@ -20,7 +20,7 @@ pub(crate) struct Part {
     may_be_batch: bool,
 }
 
-/// Call the functions of batches for these samples, and tell `Epoch.finished` what came of it.
+/// Call the functions of batches for these samples, and report the result with `Epoch.finished`.
 #[pyclass(module = "feedline._native", frozen, get_all)]
 pub(crate) struct Finish {
     number: u64,
@@ -44,7 +44,7 @@ pub(crate) struct Forget {
 /// Raise an error after the batches before it.
 #[pyclass(module = "feedline._native", frozen, get_all)]
 pub(crate) struct Stop {
-    /// The number of the fault that is the cause, if the front has told it.
+    /// The number of the fault that is the cause, if the front has reported it.
     cause: Option<u64>,
     /// None if the cause itself is to be raised.
     error: Option<Py<PyAny>>,

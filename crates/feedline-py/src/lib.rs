@@ -52,7 +52,7 @@ mod _native {
     #[pymodule_export]
     use super::pool_events::{
         Activity, CapacityChanged, GaveUp, PoolFailed, StartZygote, WorkerDied, WorkerNote,
-        WorkerRetired, WorkerStalled, ZygoteLate,
+        WorkerRenewed, WorkerStalled, ZygoteLate,
     };
     #[pymodule_export]
     use super::processes::{Processes, TaskBuffers, TaskResult};

@@ -426,7 +426,7 @@ impl Epoch {
 
     /// Reports the outcome of a `Finish`: samples that turned out to be bad, as arguments of `bad`.
     /// Returns the numbers of the faults.
-    fn finished(&self, number: u64, bad: Vec<BadSample>) -> PyResult<Vec<u64>> {
+    fn finished(&self, number: u64, bad: Vec<LateFault>) -> PyResult<Vec<u64>> {
         let bad = bad.into_iter().map(|(key, names, os_error, line_json)| {
             Ok((key, Symptom { names, os_error }, faults::line(&line_json)?))
         });
@@ -461,7 +461,7 @@ impl Epoch {
 
 /// A sample that turned out to be bad: its key, the names of the exception classes, the `errno`,
 /// and the fault as JSON.
-type BadSample = (u64, Vec<String>, Option<i32>, String);
+type LateFault = (u64, Vec<String>, Option<i32>, String);
 
 pub(crate) fn columns(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyList>> {
     let permit = batch.permit.map(Arc::new);

@@ -13,7 +13,7 @@ use crate::processes::TaskResult;
 pub(crate) struct Activity {
     stage: &'static str,
     task: Option<u64>,
-    position: Option<u64>,
+    offset: Option<u64>,
     since: f64,
     resident_bytes: u64,
     descriptors: u64,
@@ -24,7 +24,7 @@ impl Activity {
         Activity {
             stage: last.activity.name(),
             task: last.task,
-            position: last.position,
+            offset: last.offset,
             since: last.since as f64 / 1e9,
             resident_bytes: last.resident_bytes,
             descriptors: last.descriptors,
@@ -32,12 +32,12 @@ impl Activity {
     }
 }
 
-/// A task that is not retried, because one of its samples "kills" its worker or "hangs". `position` is that of the
+/// A task that is not retried, because one of its samples "kills" its worker or "hangs". `offset` is that of the
 /// sample, if it is known; `journal` is the journal of the worker from before the task.
 #[pyclass(module = "feedline._native", frozen, get_all)]
 pub(crate) struct GaveUp {
     task: u64,
-    position: Option<u64>,
+    offset: Option<u64>,
     why: &'static str,
     journal: Option<Vec<u8>>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct WorkerStalled {
 
 /// A worker that leaked was replaced.
 #[pyclass(module = "feedline._native", frozen, get_all)]
-pub(crate) struct WorkerRetired {
+pub(crate) struct WorkerRenewed {
     worker: u32,
     pid: Option<u32>,
     cause: Option<&'static str>,
@@ -137,16 +137,16 @@ pub(crate) fn object<'py>(
         PoolEvent::Died(report) => Bound::new(py, died(report))?.into_any(),
         PoolEvent::Stalled(stall) => Bound::new(py, stalled(stall, false))?.into_any(),
         PoolEvent::RestartedFresh(stall) => Bound::new(py, stalled(stall, true))?.into_any(),
-        PoolEvent::Retired(retired) => {
-            let leak = retired.leak.as_ref();
-            let retired = WorkerRetired {
-                worker: retired.incarnation.worker_id,
-                pid: retired.pid,
+        PoolEvent::Renewed(renewed) => {
+            let leak = renewed.leak.as_ref();
+            let renewed = WorkerRenewed {
+                worker: renewed.incarnation.worker_id,
+                pid: renewed.pid,
                 cause: leak.map(|leak| leak.name()),
                 why: leak.map(|leak| leak.describe()),
-                tasks: retired.tasks,
+                tasks: renewed.tasks,
             };
-            Bound::new(py, retired)?.into_any()
+            Bound::new(py, renewed)?.into_any()
         }
         PoolEvent::CapacityChanged(change) => {
             let shortage = change.shortage.map(|shortage| match shortage {
@@ -180,7 +180,7 @@ fn gave_up(failed: processes::FailedTask) -> GaveUp {
         GiveUpReason::Kills => "kills",
         GiveUpReason::Hangs => "hangs",
     };
-    GaveUp { task: failed.task, position: failed.at, why, journal: failed.journal }
+    GaveUp { task: failed.task, offset: failed.at, why, journal: failed.journal }
 }
 
 fn died(report: processes::DeathReport) -> WorkerDied {

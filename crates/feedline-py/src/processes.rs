@@ -194,7 +194,7 @@ pub(crate) struct TaskResult {
     /// The number of samples in it.
     #[pyo3(get)]
     samples: u32,
-    /// The position of the slowest sample, and the seconds it took.
+    /// The offset of the slowest sample, and the seconds it took.
     #[pyo3(get)]
     slowest: (u32, f64),
     result: Mutex<Option<CoreTaskResult>>,

@@ -3,7 +3,7 @@
 use feedline_core::error::{Error, Kind};
 use feedline_core::format::{Container, example};
 use feedline_core::sample::{Dtype, Location};
-use feedline_core::source::index::Keep;
+use feedline_core::source::index::IndexStorage;
 use feedline_core::source::numbers::{Numbered, Numbers};
 use feedline_core::source::records::{Done, Records};
 use feedline_core::source::walk::walk;
@@ -36,9 +36,9 @@ pub(crate) fn source(
         }
     };
     let keep = match keep.to_str() {
-        Some("") => Keep::Nowhere,
-        Some("beside") => Keep::Beside,
-        Some(_) | None => Keep::Folder(keep),
+        Some("") => IndexStorage::Nowhere,
+        Some("beside") => IndexStorage::Beside,
+        Some(_) | None => IndexStorage::Folder(keep),
     };
     let on_progress = on_progress.clone().unbind();
     let mut stopped = None;

@@ -6,7 +6,10 @@
 //! Without a folder, some photographs are made in a temporary one.
 #![allow(clippy::print_stdout, reason = "a program that prints its result")]
 
-use feedline::{Action, Error, FaultPolicy, Kind, Pipeline, Result, options};
+use feedline::{
+    Action, DecodeOptions, Error, FaultPolicy, Kind, LoaderOptions, Pipeline, Result,
+    ToFloatOptions,
+};
 use feedline_core::sys::file;
 use feedline_core::testing::photos::photo_jpeg;
 use std::path::PathBuf;
@@ -19,12 +22,12 @@ fn main() -> Result<()> {
     let faults = FaultPolicy { action: Action::Skip, ..FaultPolicy::default() };
     let loader = Pipeline::images(folder)?
         .shuffle(7)
-        .decode(options::Decode::default())
+        .decode(DecodeOptions::default())
         .resize(256)
         .center_crop(224)
-        .to_float(options::ToFloat::default())
+        .to_float(ToFloatOptions::default())
         .batch(8)
-        .loader_with(options::Loader { faults, ..Default::default() })?;
+        .loader_with(LoaderOptions { faults, ..Default::default() })?;
     for batch in loader.epoch()? {
         let batch = batch?;
         let images = batch.get("image").and_then(|column| column.shape());

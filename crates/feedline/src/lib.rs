@@ -5,7 +5,7 @@
 //! that depends only on the settings: a run that was interrupted goes on from its [`Checkpoint`].
 //!
 //! ```
-//! use feedline::{FaultPolicy, Pipeline, options};
+//! use feedline::{FaultPolicy, Pipeline, DecodeOptions, LoaderOptions};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let data = tempfile::tempdir()?;
@@ -19,11 +19,11 @@
 //! let faults: FaultPolicy = "action=skip,limit=0.01".parse()?;
 //! let loader = Pipeline::images(folder)?
 //!     .shuffle(7)
-//!     .decode(options::Decode::default())
+//!     .decode(DecodeOptions::default())
 //!     .resize(40)
 //!     .center_crop(32)
 //!     .batch(8)
-//!     .loader_with(options::Loader { faults, ..Default::default() })?;
+//!     .loader_with(LoaderOptions { faults, ..Default::default() })?;
 //! let mut samples = 0;
 //! for batch in loader.epoch()? {
 //!     let batch = batch?;
@@ -47,6 +47,13 @@ mod pipeline;
 pub use feedline_core::bytes::Piece;
 pub use feedline_core::checkpoint::Checkpoint;
 pub use feedline_core::config::{Choice, Padding};
+// The arguments of the calls of a `Pipeline`, where one is not enough. Each has defaults:
+// `DecodeOptions { mode: Mode::Gray, ..Default::default() }`.
+pub use feedline_core::config::{
+    BatchOptions, BucketOptions, CacheOptions, CastOptions, DecodeOptions, InterleaveOptions,
+    LoaderOptions, PerChannel, RandomCropOptions, RandomResizedCropOptions, ResizeOptions,
+    ShardOptions, ShuffleOptions, Sides, ToFloatOptions,
+};
 pub use feedline_core::decode::Mode;
 pub use feedline_core::decode::resize::Filter;
 pub use feedline_core::error::{Error, Kind, Result};
@@ -59,20 +66,11 @@ pub use feedline_core::plan::{By, Remainder};
 pub use feedline_core::sample::{
     Array, Batch, Column, Dtype, Element, Location, Number, Stage, Ticket,
 };
-pub use feedline_core::source::index::Keep;
+pub use feedline_core::source::index::IndexStorage;
 pub use feedline_core::sys::slab::Row;
 pub use feedline_core::transform::predicate::{Constant, Operand, Predicate, col, length};
 pub use feedline_core::transform::{Layout, Size};
 pub use pipeline::{Paths, Pipeline};
-
-/// The arguments of the calls of a [`Pipeline`], where one is not enough. Each has defaults:
-/// `Decode { mode: Mode::Gray, ..Decode::default() }`.
-pub mod options {
-    pub use feedline_core::config::options::{
-        Batch, Bucket, Cast, Decode, Interleave, Loader, PerChannel, RandomCrop, RandomResizedCrop,
-        Resize, Shard, Shuffle, Sides, ToFloat,
-    };
-}
 
 /// The examples of the page for Rust.
 #[cfg(doctest)]

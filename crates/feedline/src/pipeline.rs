@@ -1,6 +1,12 @@
 //! The builder: what is loaded, and what is done to it.
 
-use feedline_core::config::{Call, Settings, options};
+use feedline_core::config::{
+    BatchOptions, BucketOptions, CacheOptions, Call, CastOptions, CenterCropOptions, ConcatOptions,
+    DecodeOptions, FilterOptions, FlipOptions, InterleaveOptions, LoaderOptions, MixOptions,
+    ParseOptions, PartOptions, RandomCropOptions, RandomResizedCropOptions, RepeatOptions,
+    ResizeOptions, Settings, ShardOptions, ShuffleOptions, Sides, SkipOptions, TakeOptions,
+    ToFloatOptions,
+};
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::format::{Container, Wanted};
 use feedline_core::loader::{self, Loader};
@@ -8,7 +14,7 @@ use feedline_core::sample::{Array, Dtype};
 use feedline_core::source::concat::Concat;
 use feedline_core::source::files::Files;
 use feedline_core::source::folder::Folder;
-use feedline_core::source::index::Keep;
+use feedline_core::source::index::IndexStorage;
 use feedline_core::source::memory::Arrays;
 use feedline_core::source::numbers::{Numbered, Numbers};
 use feedline_core::source::records::Records;
@@ -104,23 +110,23 @@ impl Pipeline {
 
     /// Records of TFRecord files. Batches have "bytes" without `parse`.
     pub fn tfrecord(paths: impl Into<Paths>) -> Result<Pipeline> {
-        Pipeline::records(paths, Container::Tfrecord { check: true }, &Keep::Nowhere, None)
+        Pipeline::records(paths, Container::Tfrecord { check: true }, &IndexStorage::Nowhere, None)
     }
 
     /// Samples of tar files in the WebDataset convention. Without `parse`, all have the fields of the first.
     pub fn tar(paths: impl Into<Paths>) -> Result<Pipeline> {
-        Pipeline::records(paths, Container::Tar, &Keep::Nowhere, None)
+        Pipeline::records(paths, Container::Tar, &IndexStorage::Nowhere, None)
     }
 
     /// Lines of JSON. Without `parse`, all have the fields of the first.
     pub fn jsonl(paths: impl Into<Paths>) -> Result<Pipeline> {
-        Pipeline::records(paths, Container::JsonLines, &Keep::Nowhere, None)
+        Pipeline::records(paths, Container::JsonLines, &IndexStorage::Nowhere, None)
     }
 
     /// Rows of CSV files, whose first line names the columns. Without `parse`, every column is text.
     pub fn csv(paths: impl Into<Paths>) -> Result<Pipeline> {
         let container = Container::Csv { delimiter: b',', columns: [].into() };
-        Pipeline::records(paths, container, &Keep::Nowhere, None)
+        Pipeline::records(paths, container, &IndexStorage::Nowhere, None)
     }
 
     /// Records of any kind. `keep` says where it is kept which record begins where; without, all shards are looked
@@ -128,7 +134,7 @@ impl Pipeline {
     pub fn records(
         paths: impl Into<Paths>,
         container: Container,
-        keep: &Keep,
+        keep: &IndexStorage,
         manifest: Option<&Path>,
     ) -> Result<Pipeline> {
         let paths = paths.into().expand()?;
@@ -154,14 +160,14 @@ impl Pipeline {
         let parts = pipelines.iter().zip(weights);
         let parts = parts.map(|(pipeline, weight)| pipeline.part(Some(weight))).collect();
         let mixed = Pipeline::joined(&pipelines)?;
-        Ok(mixed.with(Call::Mix(options::Mix { parts, seed: None, samples: None })))
+        Ok(mixed.with(Call::Mix(MixOptions { parts, seed: None, samples: None })))
     }
 
     /// The samples of this pipeline and then those of another one. Only calls about the order may come before.
     pub fn concat(self, other: Pipeline) -> Result<Pipeline> {
         let pipelines = [self, other];
         let parts = pipelines.iter().map(|pipeline| pipeline.part(None)).collect();
-        Ok(Pipeline::joined(&pipelines)?.with(Call::Concat(options::Concat { parts })))
+        Ok(Pipeline::joined(&pipelines)?.with(Call::Concat(ConcatOptions { parts })))
     }
 
     /// The same samples, with a row of arrays beside each. Call it before any other call.
@@ -183,9 +189,9 @@ impl Pipeline {
         Ok(Pipeline::new(Concat::new(sources)?))
     }
 
-    fn part(&self, weight: Option<f64>) -> options::Part {
+    fn part(&self, weight: Option<f64>) -> PartOptions {
         let shards = self.source.shards().len() as u64;
-        options::Part { shards, calls: self.calls.clone(), weight }
+        PartOptions { shards, calls: self.calls.clone(), weight }
     }
 
     fn with(mut self, call: Call) -> Pipeline {
@@ -197,33 +203,33 @@ impl Pipeline {
 /// The order of samples.
 impl Pipeline {
     /// All samples in another order in each epoch, by a seed; or only within a buffer.
-    pub fn shuffle(self, shuffle: impl Into<options::Shuffle>) -> Pipeline {
+    pub fn shuffle(self, shuffle: impl Into<ShuffleOptions>) -> Pipeline {
         self.with(Call::Shuffle(shuffle.into()))
     }
 
     /// The part of one rank.
-    pub fn shard(self, shard: options::Shard) -> Pipeline {
+    pub fn shard(self, shard: ShardOptions) -> Pipeline {
         self.with(Call::Shard(shard))
     }
 
     /// Some shards at a time, a few records of each in turn.
-    pub fn interleave(self, interleave: options::Interleave) -> Pipeline {
+    pub fn interleave(self, interleave: InterleaveOptions) -> Pipeline {
         self.with(Call::Interleave(interleave))
     }
 
     /// The first samples.
     pub fn take(self, samples: u64) -> Pipeline {
-        self.with(Call::Take(options::Take { samples }))
+        self.with(Call::Take(TakeOptions { samples }))
     }
 
     /// All but the first samples.
     pub fn skip(self, samples: u64) -> Pipeline {
-        self.with(Call::Skip(options::Skip { samples }))
+        self.with(Call::Skip(SkipOptions { samples }))
     }
 
     /// Several passes in one epoch.
     pub fn repeat(self, times: u64) -> Pipeline {
-        self.with(Call::Repeat(options::Repeat { times }))
+        self.with(Call::Repeat(RepeatOptions { times }))
     }
 }
 
@@ -231,61 +237,61 @@ impl Pipeline {
 impl Pipeline {
     /// The fields of a record that are wanted.
     pub fn parse(self, fields: impl Into<Vec<Wanted>>) -> Pipeline {
-        self.with(Call::Parse(options::Parse { fields: fields.into() }))
+        self.with(Call::Parse(ParseOptions { fields: fields.into() }))
     }
 
     /// Keeps the samples that fit: `col("label").lt(5) & length("tokens").gt_eq(16)`.
     pub fn filter(self, predicate: Predicate<Operand>) -> Pipeline {
-        self.with(Call::Filter(options::Filter { predicate }))
+        self.with(Call::Filter(FilterOptions { predicate }))
     }
 
     /// Samples of similar length or value come together.
-    pub fn bucket(self, bucket: options::Bucket) -> Pipeline {
+    pub fn bucket(self, bucket: BucketOptions) -> Pipeline {
         self.with(Call::Bucket(bucket))
     }
 
     /// Bytes become an image, of rows, columns and channels.
-    pub fn decode(self, decode: options::Decode) -> Pipeline {
+    pub fn decode(self, decode: DecodeOptions) -> Pipeline {
         self.with(Call::Decode(decode))
     }
 
     /// Gives the image another size: of the shorter side (`256`), or of both (`(224, 320)`, height first).
-    pub fn resize(self, resize: impl Into<options::Resize>) -> Pipeline {
+    pub fn resize(self, resize: impl Into<ResizeOptions>) -> Pipeline {
         self.with(Call::Resize(resize.into()))
     }
 
     /// Cuts out the middle.
-    pub fn center_crop(self, size: impl Into<options::Sides>) -> Pipeline {
-        self.with(Call::CenterCrop(options::CenterCrop { size: size.into() }))
+    pub fn center_crop(self, size: impl Into<Sides>) -> Pipeline {
+        self.with(Call::CenterCrop(CenterCropOptions { size: size.into() }))
     }
 
     /// Cuts out a random part.
-    pub fn random_crop(self, crop: impl Into<options::RandomCrop>) -> Pipeline {
+    pub fn random_crop(self, crop: impl Into<RandomCropOptions>) -> Pipeline {
         self.with(Call::RandomCrop(crop.into()))
     }
 
     /// Cuts out a random part of random size and proportion, and resizes it.
-    pub fn random_resized_crop(self, crop: impl Into<options::RandomResizedCrop>) -> Pipeline {
+    pub fn random_resized_crop(self, crop: impl Into<RandomResizedCropOptions>) -> Pipeline {
         self.with(Call::RandomResizedCrop(crop.into()))
     }
 
     /// Mirrors the image with this probability.
     pub fn flip(self, probability: f64) -> Pipeline {
-        self.with(Call::Flip(options::Flip { p: probability }))
+        self.with(Call::Flip(FlipOptions { p: probability }))
     }
 
     /// Keeps samples for later epochs: their bytes, or the image if it comes after `decode`. It changes no value.
-    pub fn cache(self, cache: options::Cache) -> Pipeline {
+    pub fn cache(self, cache: CacheOptions) -> Pipeline {
         self.with(Call::Cache(cache))
     }
 
     /// Numbers become float32; those of the image from 0 to 1, minus `mean`, divided by `std`.
-    pub fn to_float(self, to_float: options::ToFloat) -> Pipeline {
+    pub fn to_float(self, to_float: ToFloatOptions) -> Pipeline {
         self.with(Call::ToFloat(to_float))
     }
 
     /// Numbers become another type.
-    pub fn cast(self, cast: impl Into<options::Cast>) -> Pipeline {
+    pub fn cast(self, cast: impl Into<CastOptions>) -> Pipeline {
         self.with(Call::Cast(cast.into()))
     }
 }
@@ -293,7 +299,7 @@ impl Pipeline {
 /// The end.
 impl Pipeline {
     /// Makes batches of this many samples.
-    pub fn batch(self, batch: impl Into<options::Batch>) -> Pipeline {
+    pub fn batch(self, batch: impl Into<BatchOptions>) -> Pipeline {
         self.with(Call::Batch(batch.into()))
     }
 
@@ -302,16 +308,22 @@ impl Pipeline {
     /// # Errors
     /// Refuses wrong arguments of any call, and calls that cannot follow each other.
     pub fn loader(self) -> Result<Loader> {
-        self.loader_with(options::Loader::default())
+        self.loader_with(LoaderOptions::default())
     }
 
     /// The loader, with these budgets and what to do about faults.
     ///
     /// # Errors
     /// As `loader`.
-    pub fn loader_with(self, options: options::Loader) -> Result<Loader> {
+    pub fn loader_with(self, options: LoaderOptions) -> Result<Loader> {
         let Pipeline { source, calls } = self.with(Call::Loader(Box::new(options)));
-        let settings = Settings::new(&calls, &loader::given(&*source))?;
-        Loader::new(source, settings)
+        let settings = Settings::new(&calls, &loader::given(&*source)).map_err(with_rust_hint)?;
+        Loader::new(source, settings).map_err(with_rust_hint)
     }
+}
+
+/// The general hint for a wrong argument is for Python.
+fn with_rust_hint(error: Error) -> Error {
+    let is_general = error.hint() == Kind::InvalidArgument.hint();
+    if is_general { error.with_hint("see the documentation of feedline::Pipeline") } else { error }
 }

@@ -6,7 +6,10 @@
     reason = "a test makes files, and a panic is its answer"
 )]
 
-use feedline::{Array, Kind, Loader, Pipeline, Result, col, options};
+use feedline::{
+    Array, BatchOptions, DecodeOptions, Kind, Loader, LoaderOptions, Pipeline, Result,
+    ToFloatOptions, col,
+};
 use feedline_core::config::{Given, Settings};
 use feedline_core::source::folder::Folder;
 use feedline_core::testing::photos::photo_jpeg;
@@ -33,12 +36,12 @@ fn methods_give_the_batches_of_the_same_calls_as_json() {
         .unwrap()
         .shuffle(3)
         .take(10)
-        .decode(options::Decode { mode: feedline::Mode::Gray, ..Default::default() })
+        .decode(DecodeOptions { mode: feedline::Mode::Gray, ..Default::default() })
         .random_resized_crop((24, 16))
         .flip(0.5)
-        .to_float(options::ToFloat { mean: 0.5.into(), std: 0.25.into(), ..Default::default() })
-        .batch(options::Batch { drop_last: true, ..4.into() })
-        .loader_with(options::Loader { seed: Some(9), threads: 2.into(), ..Default::default() })
+        .to_float(ToFloatOptions { mean: 0.5.into(), std: 0.25.into(), ..Default::default() })
+        .batch(BatchOptions { drop_last: true, ..4.into() })
+        .loader_with(LoaderOptions { seed: Some(9), threads: 2.into(), ..Default::default() })
         .unwrap();
     let json = r#"[{"call": "shuffle", "seed": 3}, {"call": "take", "samples": 10},
         {"call": "decode", "mode": "gray"}, {"call": "random_resized_crop", "size": [24, 16]},
@@ -90,7 +93,10 @@ fn mistakes_are_refused_when_the_loader_is_built_with_the_value_that_was_given()
         let error = made.err().unwrap();
         assert_eq!(error.kind(), Kind::InvalidArgument);
         assert!(error.message().contains(said), "{error}");
+        assert!(!error.hint().contains("help("), "a hint for Python: {error}");
     }
+    let error = ten().batch(0).loader().err().unwrap();
+    assert_eq!(error.hint(), "see the documentation of feedline::Pipeline::batch");
     let short = Array { dtype: feedline::Dtype::Int64, shape: vec![3], bytes: vec![0; 8] };
     let error = Pipeline::arrays([("x", short)]).err().unwrap();
     assert!(error.message().contains("has 8 bytes, not 24"), "{error}");

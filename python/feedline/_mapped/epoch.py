@@ -46,7 +46,7 @@ class _Part:
     job: Job
     # Positions of samples that kill their worker or hang.
     lost: set[int] = field(default_factory=set)
-    # What functions of samples made of them, and the positions of these if some are missing; None while
+    # What functions of samples made of them, and the offsets of these if some are missing; None while
     # the part was only made as a whole.
     runs: list[Run] | None = None
     good: list[int] | None = None
@@ -67,8 +67,8 @@ class _Part:
             return None
         offset = key - self.keys[0]
         if self.good is not None:
-            position, offset = offset, bisect.bisect_left(self.good, offset)
-            if self.good[offset : offset + 1] != [position]:
+            wanted, offset = offset, bisect.bisect_left(self.good, offset)
+            if self.good[offset : offset + 1] != [wanted]:
                 return None
         for run in self.runs:
             if offset < run.count:
@@ -350,11 +350,11 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         count = len(part.keys)
         for bad in result.bad:
             if result.is_of_samples(bad, count):
-                key, ticket = part.keys[bad.position], part.tickets[bad.position]
+                key, ticket = part.keys[bad.offset], part.tickets[bad.offset]
                 self._faults.report(bad, part.worker, key, ticket)
         if result.left_out:
-            self._native.filtered([part.keys[position] for position in result.left_out])
-        keys = part.keys if result.good is None else [part.keys[position] for position in result.good]
+            self._native.filtered([part.keys[offset] for offset in result.left_out])
+        keys = part.keys if result.good is None else [part.keys[offset] for offset in result.good]
         self._parts.update(dict.fromkeys(keys, part))
         if result.is_batch:
             part.whole = result
@@ -372,7 +372,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         """Takes the single samples of a part that was computed as a whole batch before, for batches that mix
         them with samples of other parts."""
         part.runs, part.good = result.runs, result.good
-        lost = {part.keys[bad.position]: bad for bad in result.bad if not bad.is_fixed}
+        lost = {part.keys[bad.offset]: bad for bad in result.bad if not bad.is_fixed}
         waiting, part.waiting = part.waiting, []
         for batch in waiting:
             # Samples that were good the first time may fail now.
@@ -399,16 +399,16 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             self._finished[unit.keys[0]] = None
             self._report_batch_faults(unit, [fault], worker)
             return
-        position = given_up.position
-        if position is None:
+        offset = given_up.offset
+        if offset is None:
             # The worker died while it collated the results: no sample is to blame.
             raise error
-        if position >= len(unit.keys):
+        if offset >= len(unit.keys):
             # The batch functions are at fault: call them separately, so that the fault is theirs.
             unit.may_be_batch = False
         else:
-            self._faults.report(fault, worker, unit.keys[position], unit.tickets[position])
-            unit.lost.add(position)
+            self._faults.report(fault, worker, unit.keys[offset], unit.tickets[offset])
+            unit.lost.add(offset)
             self._native.advance()
         self._submit_part(unit)
 

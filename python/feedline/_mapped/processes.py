@@ -140,12 +140,12 @@ class Workers(PoolOwner):
 
     # ---- events of the worker pool ----
 
-    def locate(self, task: int, position: int | None, stage: str) -> TaskPlace | None:
+    def locate(self, task: int, offset: int | None, stage: str) -> TaskPlace | None:
         job = self._jobs.get(task)
         if job is None:
             return None
-        if not job.is_of_samples or position is None or position >= len(job.indices):
+        if not job.is_of_samples or offset is None or offset >= len(job.indices):
             return TaskPlace(job.indices)
-        index = job.indices[position]
+        index = job.indices[offset]
         path, _ = self._location(index) or (None, None)
-        return TaskPlace(index, path, position)
+        return TaskPlace(index, path, offset)

@@ -81,17 +81,17 @@ class JobResult:
 
     def is_of_samples(self, bad: PendingFault, count: int) -> bool:
         """Whether a sample function failed, in a job of `count` samples, and not a batch function."""
-        return not self.is_batch or bad.position < count
+        return not self.is_batch or bad.offset < count
 
 
 class Watcher:
     """Observes the progress of a runner, and allocates its results. This one ignores the progress."""
 
-    def reach(self, position: int) -> None:
+    def reach(self, offset: int) -> None:
         """The functions are called for a sample."""
 
-    def reach_batch(self, position: int) -> None:
-        """The functions are called for the batch; its position is after the last sample."""
+    def reach_batch(self, offset: int) -> None:
+        """The functions are called for the batch; its offset is after the last sample."""
 
     def finished(self, samples: int) -> None:
         """The functions were called for all samples."""
@@ -121,9 +121,9 @@ class FunctionRunner:
         finally:
             self._retries.take()
 
-    def run_sample(self, job: Job, position: int) -> None:
+    def run_sample(self, job: Job, offset: int) -> None:
         """Calls the functions for one sample."""
-        self._sample(job, self._columns(job, job.content)[position], position)
+        self._sample(job, self._columns(job, job.content)[offset], offset)
 
     def _columns(self, job: Job, columns: dict[str, Any]) -> SampleColumns:
         return SampleColumns(columns, self._plan.kinds, len(job.indices))
@@ -135,25 +135,25 @@ class FunctionRunner:
         left_out: list[int] = []
         original: list[SampleColumns] = []
 
-        def retry(position: int) -> Any:
+        def retry(offset: int) -> Any:
             if not original:
                 original.append(self._columns(job, again()))
-            return self._sample(job, copy.deepcopy(original[0][position]), position)
+            return self._sample(job, copy.deepcopy(original[0][offset]), offset)
 
-        for position in range(samples.count):
-            if position in job.dead:
+        for offset in range(samples.count):
+            if offset in job.dead:
                 continue
-            self._watcher.reach(position)
+            self._watcher.reach(offset)
             try:
-                sample = self._sample(job, samples[position], position)
+                sample = self._sample(job, samples[offset], offset)
             except (Exception, SystemExit) as raised:
-                attempt = functools.partial(retry, position)
-                sample = self._retries.again(raised, attempt, position, job.positions[position])
+                attempt = functools.partial(retry, offset)
+                sample = self._retries.again(raised, attempt, offset, job.positions[offset])
             if sample is _LEFT_OUT:
-                left_out.append(position)
+                left_out.append(offset)
             elif sample is not BAD:
                 results.append(sample)
-                good.append(position)
+                good.append(offset)
         self._watcher.finished(len(good))
         runs = runs_of(results, self._plan.layout, self._allocate)
         is_all = len(good) == samples.count
@@ -168,8 +168,8 @@ class FunctionRunner:
             return whole
         return JobResult(runs, good=None if is_all else good, left_out=left_out, bad=bad)
 
-    def _sample(self, job: Job, sample: Any, position: int) -> Any:
-        context = Context(job.epoch, job.indices[position], job.positions[position])
+    def _sample(self, job: Job, sample: Any, offset: int) -> Any:
+        context = Context(job.epoch, job.indices[offset], job.positions[offset])
         self._randomness.begin(context.position)
         given = {name: sample[name] for name in self._plan.listed}
         for step in self._plan.of_samples:
@@ -184,15 +184,15 @@ class FunctionRunner:
         return to_arrays(sample, given)
 
     def _batch(self, job: Job, batch: Any, again: Callable[[], Any]) -> JobResult:
-        position = len(job.indices)
-        self._watcher.reach_batch(position)
+        offset = len(job.indices)
+        self._watcher.reach_batch(offset)
         try:
             result = self._call_batch_functions(job, batch)
         except (Exception, SystemExit) as raised:
             result = self._retries.again(
-                raised, lambda: self._call_batch_functions(job, again()), position, job.positions[0]
+                raised, lambda: self._call_batch_functions(job, again()), offset, job.positions[0]
             )
-        self._watcher.finished(position)
+        self._watcher.finished(offset)
         return JobResult(batch=None if result is BAD else result, is_batch=True, bad=self._retries.take())
 
     def _call_batch_functions(self, job: Job, batch: Any) -> Any:

@@ -34,15 +34,15 @@ class SampleColumns:
     def _beside(self, name: str, what: str) -> Any:
         return self.columns[f"{name}_{what}"].tolist()
 
-    def __getitem__(self, position: int) -> dict[str, Any]:
+    def __getitem__(self, offset: int) -> dict[str, Any]:
         """One sample, on the memory of the columns."""
         sample: dict[str, Any] = {}
         for name, kind in self.kinds.items():
             column = self.columns[name]
             if name not in self._ranges:
-                sample[name] = column[position]
+                sample[name] = column[offset]
                 continue
-            start, stop, shape = self._ranges[name][position]
+            start, stop, shape = self._ranges[name][offset]
             part = column[start:stop]
             sample[name] = part.reshape(shape) if kind == "ragged" else part
         return sample

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import pickle
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +12,7 @@ import numpy as np
 
 from feedline import _native
 from feedline._mapped.run_functions import FunctionRunner, Job, Plan, Watcher
-from feedline._workers.retries import Retries
-from feedline._workers.worker import COLLATING, FETCHING, PAUSING, Buffers
+from feedline._workers.worker import COLLATING, FETCHING, Buffers, Worker
 
 __all__ = ["MapWork", "pack_job", "reducers"]
 
@@ -69,9 +65,9 @@ class _ConnectionWatcher(Watcher):
         self._connection = connection
         self.reach = connection.reach  # type: ignore[method-assign]
 
-    def reach_batch(self, position: int) -> None:
+    def reach_batch(self, offset: int) -> None:
         self._connection.enter(FETCHING)
-        self._connection.reach(position)
+        self._connection.reach(offset)
 
     def finished(self, samples: int) -> None:
         self._connection.made(samples)
@@ -87,30 +83,13 @@ class _ConnectionWatcher(Watcher):
         return np.empty(shape, dtype)
 
 
-class MapWorker:
+class MapWorker(Worker):
     """Runs jobs in a worker process."""
 
     def __init__(self, plan: Plan, connection: _native.WorkerConnection) -> None:
-        self._connection = connection
-        retries = Retries(
-            plan.policy,
-            stage="worker",
-            pause=self._pause,
-            notify=self._notify,
-            raises=False,
-            folders=plan.folders,
-            home=os.getpid(),
-            leaves=True,
-        )
+        super().__init__(connection)
+        retries = self._retries(plan.policy, stage="worker", raises=False, folders=plan.folders, leaves=True)
         self._runner = FunctionRunner(plan, retries, _ConnectionWatcher(connection), seeds_all=True)
-
-    def _pause(self, seconds: float) -> None:
-        self._connection.enter(PAUSING)
-        time.sleep(seconds)
-        self._connection.enter(FETCHING)
-
-    def _notify(self, name: str, details: dict[str, Any]) -> None:
-        self._connection.notify(json.dumps([name, details]).encode())
 
     @property
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
@@ -124,26 +103,16 @@ class MapWorker:
 
         return self._runner.run(job, again)
 
-    def alone(self, body: bytes, received: Buffers, position: int) -> bool:
+    def alone(self, body: bytes, received: Buffers, offset: int) -> bool:
         """Calls the functions for one sample; False for a batch, whose samples cannot be computed alone."""
         job = unpack_job(body, received)
-        if not job.is_of_samples or position >= len(job.indices):
+        if not job.is_of_samples or offset >= len(job.indices):
             return False
-        self._runner.run_sample(job, position)
+        self._runner.run_sample(job, offset)
         return True
-
-    def resume(self, body: bytes) -> None:
-        """Does nothing: functions have no state for each epoch."""
 
     def where(self) -> tuple[int | None, str]:
         return None, "worker"
-
-    def journal(self) -> bytes | None:
-        """None: random numbers depend only on seed and position."""
-        return None
-
-    def recall(self, journal: bytes | None) -> None:
-        """Does nothing: there is no journal."""
 
     def blamed(self, result: Any) -> tuple[str, object]:
         if not result.is_batch:

@@ -36,28 +36,28 @@ class Amended:
     index: list[Any]
     # The number of the task whose good samples the worker may still hold.
     of: int
-    # Positions whose own sample is not loaded again: it kills its worker, or was moved to another batch.
+    # Offsets whose own sample is not loaded again: it kills its worker, or was moved to another batch.
     dead: frozenset[int] = frozenset()
     # Whether samples are loaded one at a time, though the data set has `__getitems__`.
     is_apart: bool = False
-    # Position -> index of another sample.
+    # Offset -> index of another sample.
     fills: dict[int, Any] = field(default_factory=dict)
-    # Position -> position whose sample moves here.
+    # Offset -> offset whose sample moves here.
     moves: dict[int, int] = field(default_factory=dict)
-    # Positions that stay empty.
+    # Offsets that stay empty.
     left_out: frozenset[int] = frozenset()
-    # Positions that get the replacement sample of the user.
+    # Offsets that get the replacement sample of the user.
     given: frozenset[int] = frozenset()
-    # Positions that are not decided yet: the worker loads the others and holds them.
+    # Offsets that are not decided yet: the worker loads the others and holds them.
     lost: frozenset[int] = frozenset()
     # The worker's journal from before the batch.
     before: bytes | None = None
     # The number of the batch in the epoch, from which the random numbers of a filling sample are seeded.
     batch: int = 0
 
-    def wanted(self, position: int) -> Any:
-        """The index of the sample at a position."""
-        return self.fills.get(position, self.index[self.moves.get(position, position)])
+    def wanted(self, offset: int) -> Any:
+        """The index of the sample at an offset."""
+        return self.fills.get(offset, self.index[self.moves.get(offset, offset)])
 
 
 def getter(dataset: Any) -> Callable[[Any], Any]:
@@ -79,29 +79,29 @@ class UnequalSamples:
     samples: list[Any]
     misfits: list[Misfit]
     raised: BaseException
-    # The index of the sample at a position, if it is known.
+    # The index of the sample at an offset, if it is known.
     index: Callable[[int], Any]
 
     @classmethod
     def found(
         cls, raised: BaseException, samples: list[Any], fitting: Fitting, index: Callable[[int], Any]
     ) -> UnequalSamples:
-        """Finds the samples that are the cause, and names them in a note on the exception. Positions that are
+        """Finds the samples that are the cause, and names them in a note on the exception. Offsets that are
         BAD are ignored."""
-        good = [position for position, sample in enumerate(samples) if sample is not BAD]
+        good = [offset for offset, sample in enumerate(samples) if sample is not BAD]
         misfits = [
-            Misfit(good[misfit.position], misfit.text)
-            for misfit in fitting.misfits([samples[position] for position in good])
+            Misfit(good[misfit.offset], misfit.text)
+            for misfit in fitting.misfits([samples[offset] for offset in good])
         ]
         name_misfits(raised, misfits, index)
         return cls(samples, misfits, raised, index)
 
     @property
-    def positions(self) -> set[int]:
-        return {misfit.position for misfit in self.misfits}
+    def offsets(self) -> set[int]:
+        return {misfit.offset for misfit in self.misfits}
 
     def about(self, misfit: Misfit) -> str:
-        return misfit.about(self.index(misfit.position))
+        return misfit.about(self.index(misfit.offset))
 
 
 class Maker:
@@ -128,13 +128,13 @@ class Maker:
                 samples.append(self.again(raised, index, where(), key))
         return samples
 
-    def again(self, raised: BaseException, index: Any, position: int, key: int) -> Any:
+    def again(self, raised: BaseException, index: Any, offset: int, key: int) -> Any:
         """Retries a sample that failed for the first time."""
-        return self.retry(raised, lambda: self.get(index), position, key)
+        return self.retry(raised, lambda: self.get(index), offset, key)
 
-    def retry(self, raised: BaseException, make: Callable[[], Any], position: int, key: int) -> Any:
+    def retry(self, raised: BaseException, make: Callable[[], Any], offset: int, key: int) -> Any:
         """Retries `make` after it failed for the first time."""
-        return self._or_replacement(self.retries.again(raised, make, position, key))
+        return self._or_replacement(self.retries.again(raised, make, offset, key))
 
     def _or_replacement(self, sample: Any) -> Any:
         if sample is BAD and self.replacement is not BAD and self.retries.bad[-1].action == "replace":
@@ -145,31 +145,29 @@ class Maker:
         self, odd: UnequalSamples, fitting: Fitting, key: int, make: Callable[[int], Any] | None
     ) -> None:
         """Handles the samples that do not fit the others of their batch, and changes `odd.samples`. `make`
-        loads the sample of a position again; None if that is not possible."""
+        loads the sample of an offset again; None if that is not possible."""
         samples = odd.samples
         good = [
-            position
-            for position, sample in enumerate(samples)
-            if sample is not BAD and position not in odd.positions
+            offset for offset, sample in enumerate(samples) if sample is not BAD and offset not in odd.offsets
         ]
         for misfit in odd.misfits:
-            position, about = misfit.position, odd.about(misfit)
+            offset, about = misfit.offset, odd.about(misfit)
             odd.raised.__notes__ = [f"feedline: {about}"]
-            if samples[position] is self.replacement:
+            if samples[offset] is self.replacement:
                 odd.raised.add_note("feedline: it is the replacement that FaultPolicy was given")
                 raise odd.raised
             known = len(self.retries.bad)
             if make is None:
-                sample = self.retries.given_up(odd.raised, position)
+                sample = self.retries.given_up(odd.raised, offset)
             else:
-                again = functools.partial(_refitted, position, make, odd, good, fitting)
-                sample = self.retries.again(odd.raised, again, position, key)
+                again = functools.partial(_refitted, offset, make, odd, good, fitting)
+                sample = self.retries.again(odd.raised, again, offset, key)
             for bad in self.retries.bad[known:]:
                 bad.remote_error.message = f"it {misfit.text}"
                 bad.remote_error.stage = "collate"
-            samples[position] = self._or_replacement(sample)
+            samples[offset] = self._or_replacement(sample)
             if sample is not BAD:
-                good = sorted([*good, position])
+                good = sorted([*good, offset])
 
     def together(self, indices: list[Any]) -> list[Any] | None:
         """Loads all samples with one call of `__getitems__`. None if the data set has none or it raised: then
@@ -185,16 +183,16 @@ class Maker:
 
 
 def _refitted(
-    position: int, make: Callable[[int], Any], odd: UnequalSamples, good: list[int], fitting: Fitting
+    offset: int, make: Callable[[int], Any], odd: UnequalSamples, good: list[int], fitting: Fitting
 ) -> Any:
     """Loads a sample again, and checks that it fits the good ones."""
-    sample = make(position)
-    positions = sorted([*good, position])
-    samples = [sample if other == position else odd.samples[other] for other in positions]
+    sample = make(offset)
+    offsets = sorted([*good, offset])
+    samples = [sample if other == offset else odd.samples[other] for other in offsets]
     try:
         fitting.check(samples)
     except Exception as raised:
-        name_misfits(raised, fitting.misfits(samples), lambda number: odd.index(positions[number]))
+        name_misfits(raised, fitting.misfits(samples), lambda number: odd.index(offsets[number]))
         raise
     return sample
 
@@ -205,8 +203,8 @@ def is_list_of(samples: Any, count: int) -> bool:
 
 
 def unfinished(samples: list[Any]) -> Iterator[int]:
-    """The positions that are bad."""
-    return (position for position, sample in enumerate(samples) if sample is BAD)
+    """The offsets that are bad."""
+    return (offset for offset, sample in enumerate(samples) if sample is BAD)
 
 
 def wants_fill(bad: list[PendingFault], *, fill: bool) -> bool:

@@ -41,29 +41,29 @@ _NAMED = 8
 class Misfit:
     """A sample that cannot be collated with the others."""
 
-    position: int
+    offset: int
     # "gives a tensor of shape (3, 200, 224), the other 31 give (3, 224, 224)"
     text: str
 
     def about(self, index: object) -> str:
-        """The text with the index of the sample, or with its position if it has no index."""
-        named = f"the sample at position {self.position}" if index is None else f"sample {described(index)}"
+        """The text with the index of the sample, or with its offset if it has no index."""
+        named = f"the sample at offset {self.offset}" if index is None else f"sample {described(index)}"
         return f"{named} {self.text}"
 
 
 def name_misfits(raised: BaseException, misfits: Sequence[Misfit], index: Callable[[int], Any]) -> None:
     """Adds a note for each sample to the exception of the collate function."""
     for misfit in misfits[:_NAMED]:
-        raised.add_note(f"feedline: {misfit.about(index(misfit.position))}")
+        raised.add_note(f"feedline: {misfit.about(index(misfit.offset))}")
     if len(misfits) > _NAMED:
         raised.add_note(f"feedline: and {len(misfits) - _NAMED} more samples")
 
 
 @dataclass
 class _Group:
-    """Positions of samples that are alike and do not fit the others."""
+    """Offsets of samples that are alike and do not fit the others."""
 
-    positions: list[int]
+    offsets: list[int]
     text: str
 
 
@@ -109,8 +109,8 @@ class Fitting:
             return []
         finally:
             self._draws.restore(state)
-        found = [Misfit(position, group.text) for group in groups for position in group.positions]
-        return sorted(found, key=lambda misfit: misfit.position)
+        found = [Misfit(offset, group.text) for group in groups for offset in group.offsets]
+        return sorted(found, key=lambda misfit: misfit.offset)
 
     def _groups(self, samples: list[Any]) -> list[_Group]:
         fitting = list(range(len(samples)))
@@ -120,22 +120,22 @@ class Fitting:
             if split is None:
                 return []
             groups += split
-            odd = {position for group in split for position in group.positions}
-            fitting = [position for position in fitting if position not in odd]
+            odd = {offset for group in split for offset in group.offsets}
+            fitting = [offset for offset in fitting if offset not in odd]
             if fitting and self._fits(samples, fitting):
                 break
         return self._to_blame(samples, fitting, groups)
 
     def _to_blame(self, samples: list[Any], fitting: list[int], groups: list[_Group]) -> list[_Group]:
         """Removes the groups that differ from the others but can be collated with them."""
-        if not fitting or (len(groups) == 1 and (self._is_default or len(groups[0].positions) == 1)):
+        if not fitting or (len(groups) == 1 and (self._is_default or len(groups[0].offsets) == 1)):
             return groups
         blamed: list[_Group] = []
         trials = 0
         for number, group in enumerate(groups):
-            parts = [group.positions]
-            if not self._is_default and len(group.positions) > 1:
-                parts = [[position] for position in group.positions]
+            parts = [group.offsets]
+            if not self._is_default and len(group.offsets) > 1:
+                parts = [[offset] for offset in group.offsets]
             odd: list[int] = []
             for part in parts:
                 is_last = number == len(groups) - 1 and part is parts[-1]
@@ -153,36 +153,34 @@ class Fitting:
                 blamed.append(_Group(odd, group.text))
         return blamed
 
-    def _fits(self, samples: list[Any], positions: list[int]) -> bool:
+    def _fits(self, samples: list[Any], offsets: list[int]) -> bool:
         try:
-            self._collate([samples[position] for position in positions])
+            self._collate([samples[offset] for offset in offsets])
         except Exception:
             return False
         return True
 
-    def _split(self, samples: list[Any], positions: list[int]) -> list[_Group] | None:
+    def _split(self, samples: list[Any], offsets: list[int]) -> list[_Group] | None:
         """The samples that differ from most others, in groups; None if all are alike."""
-        values = [samples[position] for position in positions]
+        values = [samples[offset] for offset in offsets]
         for aspect in _ASPECTS:
             for place, parts, keys in _differing(values, aspect, ()):
                 if aspect == "none":
-                    return [_without_value(place, parts, keys, positions, len(samples))]
-                norm = self._norm(samples, positions, keys, (place, aspect))
+                    return [_without_value(place, parts, keys, offsets, len(samples))]
+                norm = self._norm(samples, offsets, keys, (place, aspect))
                 if norm is None:
                     return None
-                return _odd(place, aspect, parts, keys, positions, norm, len(samples))
+                return _odd(place, aspect, parts, keys, offsets, norm, len(samples))
         if len(samples) == 1:
             return self._unlike_before(values[0])
         if all(value is None for value in values):
-            return [_Group(positions, "gives None")]
+            return [_Group(offsets, "gives None")]
         if self._is_default:
             for place, _, _ in _differing(values, "none", (), all_alike=True):
-                return [_Group(positions, f"gives None{_at(place)}")]
+                return [_Group(offsets, f"gives None{_at(place)}")]
         return None
 
-    def _norm(
-        self, samples: list[Any], positions: list[int], keys: list[Any], where: tuple[Place, str]
-    ) -> Any:
+    def _norm(self, samples: list[Any], offsets: list[int], keys: list[Any], where: tuple[Place, str]) -> Any:
         """The key of most samples; `_UNDECIDED`; or None if the difference does not explain the failure."""
         counts = Counter(keys)
         most = max(counts.values())
@@ -190,7 +188,7 @@ class Fitting:
         if not others:
             return first
         groups = {
-            key: [position for position, own in zip(positions, keys, strict=True) if own == key]
+            key: [offset for offset, own in zip(offsets, keys, strict=True) if own == key]
             for key in (first, *others)[:_MOST_TRIALS]
         }
         good = [key for key, group in groups.items() if self._fits(samples, group)]
@@ -292,18 +290,16 @@ def _differing(
 # ---- messages ----
 
 
-def _without_value(
-    place: Place, parts: list[Any], keys: list[Any], positions: list[int], total: int
-) -> _Group:
+def _without_value(place: Place, parts: list[Any], keys: list[Any], offsets: list[int], total: int) -> _Group:
     """The samples that are None at a place: these are always the odd ones, even if most are None."""
-    odd = [position for position, key in zip(positions, keys, strict=True) if key == _NONE]
+    odd = [offset for offset, key in zip(offsets, keys, strict=True) if key == _NONE]
     good = [part for part, key in zip(parts, keys, strict=True) if key != _NONE]
     others = _others(len(good), total)
     return _Group(odd, f"gives None{_at(place)}, {others} {_described(good[0], 'shape')}")
 
 
 def _odd(
-    place: Place, aspect: str, parts: list[Any], keys: list[Any], positions: list[int], norm: Any, total: int
+    place: Place, aspect: str, parts: list[Any], keys: list[Any], offsets: list[int], norm: Any, total: int
 ) -> list[_Group]:
     counts = Counter(keys)
     groups: list[_Group] = []
@@ -315,7 +311,7 @@ def _odd(
         gives, give = _two(own, other, aspect)
         others = _others(counts[usual], total)
         text = f"gives {gives}{_at(place)}, {others} {give}"
-        odd = [position for position, other_key in zip(positions, keys, strict=True) if other_key == key]
+        odd = [offset for offset, other_key in zip(offsets, keys, strict=True) if other_key == key]
         groups.append(_Group(odd, text))
     return groups
 

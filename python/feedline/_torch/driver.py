@@ -1,5 +1,5 @@
-"""One epoch of a loader as the engine decides it, with workers and without: reads the sampler, tells the
-engine what came of batches, keeps the account, and has its front make samples. It decides nothing."""
+"""One epoch of a loader as the engine decides it, with workers and without: reads the sampler, reports the
+results of batches to the engine, keeps the account, and has its front make samples. It decides nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Batch:
     moves: Mapping[int, int] = MappingProxyType({})
     left_out: AbstractSet[int] = frozenset()
     given: AbstractSet[int] = frozenset()
-    # Samples that were made after some tries, to be told in order.
+    # Samples that were made after some tries, to be reported in order.
     retried: Sequence[PendingFault] = ()
     # What is delivered, and how many samples that are.
     content: Any = None
@@ -258,9 +258,9 @@ class Driver(Generic[B]):
         batch.planned, batch.own = order
         self._batches[batch.planned] = batch
 
-    # ---- what came of batches ----
+    # ---- results of batches ----
 
-    def came(
+    def add_result(
         self,
         batch: B,
         bad: Sequence[PendingFault] = (),
@@ -269,7 +269,7 @@ class Driver(Generic[B]):
         samples: int = 0,
         is_collated: bool = True,
     ) -> None:
-        """What came of a batch: the batch itself if it `is_collated`, and its faults."""
+        """The result of a batch: the batch itself if it `is_collated`, and its faults."""
         batch.content, batch.samples = content, samples
         if batch.planned < 0:
             missing = sum(1 for one in bad if self._leaves_gap(one))
@@ -279,7 +279,7 @@ class Driver(Generic[B]):
                 return
             self._plan_late(batch, size)
         faults = self._named(batch, bad) if bad else ()
-        self._perform(self._engine.came(batch.planned, faults, is_collated))
+        self._perform(self._engine.add_result(batch.planned, faults, is_collated))
 
     def lose(self, batch: B, content: Any = None, fault: PendingFault | None = None) -> None:
         """A batch raised, and the consumer gets the exception when it is its turn. `fault` is the sample that
@@ -290,25 +290,25 @@ class Driver(Generic[B]):
         if batch.planned < 0:
             self._plan_late(batch, 1)
         if fault is None or not self._has_policy:
-            self._perform(self._engine.came(batch.planned, (), is_collated=True))
+            self._perform(self._engine.add_result(batch.planned, (), is_collated=True))
             return
         sample, offset = None, 0
         if self._is_map:
-            sample, offset = batch.sample(fault.position, is_batched=self._is_batched), fault.position
+            sample, offset = batch.sample(fault.offset, is_batched=self._is_batched), fault.offset
         self._faults.append((batch, fault, sample))
         is_misfit = self._is_map and fault.remote_error.stage == "collate"
         named = BadSample(offset, len(self._faults) - 1, "raise", is_misfit=is_misfit)
-        self._perform(self._engine.came(batch.planned, [named], is_collated=is_misfit))
+        self._perform(self._engine.add_result(batch.planned, [named], is_collated=is_misfit))
 
     def _named(self, batch: B, bad: Sequence[PendingFault]) -> list[BadSample]:
         batch.retried = [*batch.retried, *(one for one in bad if not one.action)]
         faults = [one for one in bad if one.action]
         if not self._is_map:
-            # A sample that an iterator could not give came before the one that is at its position.
-            faults.sort(key=lambda one: one.position)
+            # A sample that an iterator could not give came before the one that is at its offset.
+            faults.sort(key=lambda one: one.offset)
         named, gaps = [], 0
         for one in faults:
-            sample, offset = None, one.position
+            sample, offset = None, one.offset
             if self._is_map:
                 sample = batch.sample(offset, is_batched=self._is_batched)
             else:
@@ -370,7 +370,7 @@ class Driver(Generic[B]):
 
     def _report_retried(self, batch: B) -> None:
         for bad in batch.retried:
-            sample = batch.sample(bad.position, is_batched=self._is_batched) if self._is_map else None
+            sample = batch.sample(bad.offset, is_batched=self._is_batched) if self._is_map else None
             self._account.ledger.retried(self._line(batch, bad, sample))
         batch.retried = ()
 
@@ -413,10 +413,10 @@ class Driver(Generic[B]):
         batch, bad, sample = self._fault(action.fault)
         if isinstance(action, Action.Raise) and isinstance(batch.content, BaseException):
             return batch.content
-        where = place(sample, bad.position, batch.number, batch.worker, "fetching", bad.path)
+        where = place(sample, bad.offset, batch.number, batch.worker, "fetching", bad.path)
         known: dict[str, Any] = {
             "index": sample,
-            "position": bad.position,
+            "batch_offset": bad.offset,
             "batch": batch.number,
             "worker": batch.worker,
             **({} if bad.path is None else {"path": bad.path}),
@@ -443,7 +443,7 @@ class Driver(Generic[B]):
         return functools.partial(self._account.ledger.delivered, samples, waited)
 
     def end(self) -> None:
-        """The epoch came to its end: everything must add up."""
+        """The epoch is over: everything must add up."""
         if not self._is_open or not self._counts:
             return
         self._is_open = False
@@ -461,7 +461,7 @@ class Driver(Generic[B]):
             self._account.notify()
 
     def leave(self) -> None:
-        """The epoch was left before its end. It may be the interpreter that ends: nobody is told."""
+        """The epoch was left before its end. It may be the interpreter that ends: nothing is reported."""
         if self._is_open and self._counts:
             self._is_open = False
             self._account.ledger.add_seconds(self._now() - self._began)

@@ -88,8 +88,8 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         self._pull: Callable[..., Any] = functools.partial(call_interruptibly, next)
         if inspect.isgenerator(fetched):
             self._pull = next
-        # The position of the sample that raised, and the indices of all samples of its batch.
-        self._position: int | None = None
+        # The offset of the sample that raised, and the indices of all samples of its batch.
+        self._offset: int | None = None
         self._indices: Any = None
         self._stage = "fetching"
 
@@ -167,13 +167,13 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         self._driver.has_raised = True
         if current is None:
             return
-        fault, position = None, self._position
-        if position is None and self._dataset_kind == _DatasetKind.Iterable:
+        fault, offset = None, self._offset
+        if offset is None and self._dataset_kind == _DatasetKind.Iterable:
             # Its samples have no index; all of the batch are lost with the one that raised.
-            position = 0
-        if self._maker is not None and position is not None and isinstance(raised, (Exception, SystemExit)):
-            sent = RemoteError.of(raised, position=position, stage=self._stage)
-            fault = PendingFault.raised(raised, sent, position, None)
+            offset = 0
+        if self._maker is not None and offset is not None and isinstance(raised, (Exception, SystemExit)):
+            sent = RemoteError.of(raised, offset=offset, stage=self._stage)
+            fault = PendingFault.raised(raised, sent, offset, None)
         self._driver.lose(current, fault=fault)
         self._driver.ready.clear()
         if fault is not None:
@@ -209,7 +209,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         """Loads the missing samples of a batch, and reports the result to the driver."""
         index = current.index
         walk: Any = None
-        self._position = None
+        self._offset = None
         self._indices = index
         self._stage = "fetching"
         self._key = current.number
@@ -234,7 +234,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
                 call_interruptibly(_get_all, dataset, walk, samples)
                 walk = None
             count = len(samples) if fetcher.auto_collation else 1
-            self._driver.came(current, content=self._collate(samples), samples=count)
+            self._driver.add_result(current, content=self._collate(samples), samples=count)
         except (_End, _native.Interrupted):
             raise
         except StopIteration as raised:
@@ -247,7 +247,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
     def _collated(self, samples: Any) -> Any:
         self._stage = "collating"
-        self._position = None
+        self._offset = None
         batch = call_interruptibly(self._dataset_fetcher.collate_fn, samples)
         if self._fitting.memory is None and self._auto_collation:
             self._fitting.remember(samples)
@@ -263,11 +263,11 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
             has_index = self._auto_collation and (not is_map or len(samples) == len(self._indices))
             if has_index and isinstance(samples, (list, tuple)):
                 misfits = UnequalSamples.found(raised, list(samples), self._fitting, self._index_at).misfits
-                self._position = misfits[0].position if misfits else None
+                self._offset = misfits[0].offset if misfits else None
             raise
 
-    def _index_at(self, position: int) -> Any:
-        return self._indices[position] if self._dataset_kind == _DatasetKind.Map else None
+    def _index_at(self, offset: int) -> Any:
+        return self._indices[offset] if self._dataset_kind == _DatasetKind.Map else None
 
     def _fitted(self, maker: Maker, samples: list[Any]) -> Any:
         """Collates the good samples. BAD if some of them do not fit the others and the policy does not raise:
@@ -279,19 +279,19 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
             odd = UnequalSamples.found(raised, samples, self._fitting, self._index_at)
             if not odd.misfits:
                 raise
-            self._position = odd.misfits[0].position
+            self._offset = odd.misfits[0].offset
             is_map = self._dataset_kind == _DatasetKind.Map
             maker.refit(odd, self._fitting, self._key, self._again if is_map else None)
-            self._position = None
+            self._offset = None
         finally:
             # Breaks a cycle: the frames of the exception refer to this variable.
             del odd
         return BAD
 
-    def _again(self, position: int) -> Any:
-        """Loads the sample of a position again."""
+    def _again(self, offset: int) -> Any:
+        """Loads the sample of an offset again."""
         assert self._maker is not None
-        return self._maker.get(self._indices[self._reach(position)])
+        return self._maker.get(self._indices[self._reach(offset)])
 
     def _make(self, maker: Maker, current: _StartedBatch) -> None:
         """Loads the missing samples of a batch. If none of them is bad, the batch is collated."""
@@ -302,7 +302,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
                 together: Any = maker.together(indices[: current.own])
                 if together is not None and not is_list_of(together, current.own):
                     # `__getitems__` returned a batch, in which samples cannot be told apart.
-                    self._driver.came(current, content=self._collate(together), samples=len(together))
+                    self._driver.add_result(current, content=self._collate(together), samples=len(together))
                     return
                 samples += together or []
             missing = indices[len(samples) : current.own]
@@ -321,12 +321,12 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
             content = self._fitted(maker, samples) if self._auto_collation else self._collated(samples[0])
         good = sum(sample is not BAD for sample in samples)
         bad = maker.retries.take()
-        self._driver.came(current, bad, content=content, samples=good, is_collated=content is not BAD)
+        self._driver.add_result(current, bad, content=content, samples=good, is_collated=content is not BAD)
 
-    def _reach(self, position: int) -> int:
-        """Sets the position for the case that something is raised, and returns it."""
-        self._position = position
-        return position
+    def _reach(self, offset: int) -> int:
+        """Sets the offset for the case that something is raised, and returns it."""
+        self._offset = offset
+        return offset
 
     def _draw_batch(self, current: _StartedBatch) -> None:
         """Draws the next batch of an iterable data set; raises `_End` at its end."""
@@ -348,7 +348,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         bad = [] if self._maker is None else self._maker.retries.take()
         if content is BAD and not any(fault.action for fault in bad) and fetcher.ended:
             raise _End
-        self._driver.came(current, bad, content=content, samples=0 if content is BAD else len(samples))
+        self._driver.add_result(current, bad, content=content, samples=0 if content is BAD else len(samples))
 
     def _draw(self, current: _StartedBatch) -> bool:
         """Fills a batch from the iterator. False if there is nothing to collate."""
@@ -372,7 +372,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         maker, policy = self._maker, self._account.policy
         return maker is None or is_within_limit(policy, len(maker.retries.bad))
 
-    def _next(self, iterator: Any, position: int) -> Any:
+    def _next(self, iterator: Any, offset: int) -> Any:
         """The next sample of an iterable data set; BAD for one that fails, unless the policy raises."""
         if self._maker is None or self._failures is None:
             return self._pull(iterator, _End)
@@ -381,7 +381,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         except (Exception, SystemExit) as raised:
             failed = raised
             self._failures.add(failed)
-            return self._maker.retry(failed, lambda: self._next_again(iterator, failed), position, self._key)
+            return self._maker.retry(failed, lambda: self._next_again(iterator, failed), offset, self._key)
         self._failures.reset()
         return sample
 
@@ -394,16 +394,16 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
     def _note(self, raised: BaseException, walk: Any) -> str:
         index, stage = self._indices, self._stage
-        position = self._position if walk is None else len(index) - 1 - walk.__length_hint__()
-        sample = index if position is None or not self._auto_collation else index[position]
+        offset = self._offset if walk is None else len(index) - 1 - walk.__length_hint__()
+        sample = index if offset is None or not self._auto_collation else index[offset]
         if self._dataset_kind == _DatasetKind.Iterable:
             sample = None
         explain_shortage(raised)
-        if position is not None:
+        if offset is not None:
             # Also while collating: then it is a sample that does not fit the others.
             stage = "fetching"
-        path = None if position is None or sample is None else self._samples.path(sample)
-        where = place(sample, position, self._num_yielded, None, stage, path)
+        path = None if offset is None or sample is None else self._samples.path(sample)
+        where = place(sample, offset, self._num_yielded, None, stage, path)
         raised.add_note(f"feedline: {where}")
         return where
 

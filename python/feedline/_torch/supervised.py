@@ -49,7 +49,7 @@ class _Task(Batch):
     is_remade: bool = False
     before: bytes | None = None
     is_taken_apart: bool = False
-    # By offset: samples that kill, told with what comes of the others; samples that are not made again.
+    # By offset: samples that kill, reported with the result of the others; samples that are not made again.
     lost: Mapping[int, PendingFault] = MappingProxyType({})
     dead: AbstractSet[int] = frozenset()
     # What has come and waits for its turn.
@@ -63,7 +63,7 @@ class _Task(Batch):
 
 @dataclass(slots=True)
 class _Arrival:
-    """What came of a batch of a data set whose batches are planned in order when they come."""
+    """The result of a batch of a data set whose batches are planned in order when they come."""
 
     content: Any
     samples: int
@@ -320,13 +320,13 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
             self._faulty(batch, load(answer), answer.samples)
             return
         if answer.kind != "raised":
-            position, seconds = answer.slowest
+            offset, seconds = answer.slowest
             if seconds > self._account.slow_bar:
-                self._account.slow(self._sample(batch, position, "fetching")[0], seconds, batch.worker_id)
+                self._account.slow(self._sample(batch, offset, "fetching")[0], seconds, batch.worker_id)
         if self._driver.plans_on_arrival or answer.kind == "raised":
             self._keep(batch, _Arrival(answer, answer.samples, []))
         else:
-            self._driver.came(batch, content=answer, samples=answer.samples)
+            self._driver.add_result(batch, content=answer, samples=answer.samples)
 
     def _exhausted(self, worker_id: int) -> None:
         assert self._worker_pool is not None
@@ -347,7 +347,7 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         batch.lost = {}
         if faulty.is_held:
             batch.is_held = True
-            self._driver.came(batch, sorted(bad, key=lambda one: one.position), is_collated=False)
+            self._driver.add_result(batch, sorted(bad, key=lambda one: one.offset), is_collated=False)
         else:
             self._keep(batch, _Arrival(faulty.batch, 0 if faulty.batch is None else samples, bad))
 
@@ -376,7 +376,7 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         elif getattr(content, "kind", None) == "raised":
             self._lose(batch, content)
         else:
-            self._driver.came(batch, arrival.bad, content=content, samples=arrival.samples)
+            self._driver.add_result(batch, arrival.bad, content=content, samples=arrival.samples)
 
     def _lose(self, batch: _Task, result: _native.TaskResult) -> None:
         """A batch raised. With a policy, the sample that raised is a fault like any other."""
@@ -384,17 +384,15 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
             self._driver.lose(batch, result)
             return
         remote_error: RemoteError = load(result)
-        position = remote_error.position
-        if position is None and self._dataset_kind == _DatasetKind.Iterable:
+        offset = remote_error.offset
+        if offset is None and self._dataset_kind == _DatasetKind.Iterable:
             # Its samples have no index; all of the batch are lost with the one that raised.
-            position = 0
-        if position is None or remote_error.stage not in ("fetching", "collating"):
+            offset = 0
+        if offset is None or remote_error.stage not in ("fetching", "collating"):
             self._driver.lose(batch, remote_error)
             return
         error = self._raised(remote_error, batch)
-        fault = PendingFault.raised(
-            remote_error.again(), remote_error, position, getattr(error, "path", None)
-        )
+        fault = PendingFault.raised(remote_error.again(), remote_error, offset, getattr(error, "path", None))
         self._driver.lose(batch, error, fault)
 
     def _deliver(self, arrival: _Task | BaseException, waited: float) -> Any:
@@ -428,19 +426,19 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
 
     def _raised(self, remote_error: RemoteError, batch: _Task) -> BaseException:
         stage = remote_error.stage
-        if stage == "collating" and remote_error.position is not None:
+        if stage == "collating" and remote_error.offset is not None:
             # It does not fit the others, so it is the sample that is to be named.
             stage = "fetching"
-        sample, position = self._sample(batch, remote_error.position, stage)
-        path = self._path(sample, position)
-        where = place(sample, position, batch.number, batch.worker_id, stage, path)
+        sample, offset = self._sample(batch, remote_error.offset, stage)
+        path = self._path(sample, offset)
+        where = place(sample, offset, batch.number, batch.worker_id, stage, path)
         return remote_error.exception(
             f"in DataLoader worker process {batch.worker_id}",
             f"\nfeedline: {where}",
             # Without a policy what arrives is what torch's own loader would raise.
             exact=self._has_policy,
             index=sample,
-            position=position,
+            batch_offset=offset,
             batch=batch.number,
             worker=batch.worker_id,
             **({} if path is None else {"path": path}),
@@ -456,54 +454,54 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         # Of this pass alone: numbers of tasks begin again with each.
         deaths = [death for death in self._worker_pool.deaths if given_up.task in death.tasks]
         error = lost_task_error(deaths, given_up.why, "a sample")
-        fault = PendingFault.of_error(error, given_up.position, "fetching", len(deaths))
+        fault = PendingFault.of_error(error, given_up.offset, "fetching", len(deaths))
         fault.action = action = self._account.action(fault.names)
         is_map = self._dataset_kind == _DatasetKind.Map
         can_continue = (
-            is_map and action != "raise" and (given_up.position is not None or not batch.is_taken_apart)
+            is_map and action != "raise" and (given_up.offset is not None or not batch.is_taken_apart)
         )
         if not can_continue:
             self._sent.pop(given_up.task)
             self._keep(batch, _Arrival(error, 0, []))
             return
         batch.before = batch.before or given_up.journal
-        if given_up.position is None:
+        if given_up.offset is None:
             # The data set makes all samples at once: one at a time, it will be seen which of them it is.
             batch.is_taken_apart = True
         else:
-            position = int(given_up.position)
-            if position not in batch.fills:
-                batch.dead |= {batch.moves.get(position, position)}
-            batch.lost = {**batch.lost, position: fault}
+            offset = int(given_up.offset)
+            if offset not in batch.fills:
+                batch.dead |= {batch.moves.get(offset, offset)}
+            batch.lost = {**batch.lost, offset: fault}
         self.amend(batch)
 
     # ---- what is known of the workers ----
 
-    def _sample(self, batch: _Task, position: int | None, stage: str) -> tuple[Any, int | None]:
-        """The index of a sample at a position of a batch, as far as it is known."""
+    def _sample(self, batch: _Task, offset: int | None, stage: str) -> tuple[Any, int | None]:
+        """The index of a sample at an offset of a batch, as far as it is known."""
         if self._dataset_kind == _DatasetKind.Iterable:
-            return None, position
+            return None, offset
         if not self._auto_collation:
             return batch.sample(0, is_batched=False), 0
-        if position is None or stage not in ("fetching", "waiting for memory", "waiting for its source"):
+        if offset is None or stage not in ("fetching", "waiting for memory", "waiting for its source"):
             return batch.index, None
         try:
-            return batch.sample(position, is_batched=True), position
+            return batch.sample(offset, is_batched=True), offset
         except (LookupError, TypeError):
             return batch.index, None
 
-    def _path(self, sample: Any, position: int | None) -> str | None:
+    def _path(self, sample: Any, offset: int | None) -> str | None:
         """The file of one sample of a map-style data set."""
-        if position is None or self._dataset_kind == _DatasetKind.Iterable:
+        if offset is None or self._dataset_kind == _DatasetKind.Iterable:
             return None
         return self._loader_state.samples.path(sample)
 
-    def locate(self, task: int, position: int | None, stage: str) -> TaskPlace | None:
+    def locate(self, task: int, offset: int | None, stage: str) -> TaskPlace | None:
         batch = self._sent.get(task)
         if batch is None:
             return None
-        sample, position = self._sample(batch, position, stage)
-        return TaskPlace(sample, self._path(sample, position), position, batch.number)
+        sample, offset = self._sample(batch, offset, stage)
+        return TaskPlace(sample, self._path(sample, offset), offset, batch.number)
 
     def forget_process(self, worker_id: int) -> str:
         first, last = self._first_and_last.pop(worker_id, (None, None))
@@ -525,8 +523,8 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
             return f"{text}\nfeedline: worker {worker_id}, which has batch {number}, has not started yet"
         if doing.task != batch.task:
             return f"{text}\nfeedline: worker {worker_id} has batch {number} and is {doing.stage}"
-        sample, position = self._sample(batch, doing.position, doing.stage)
-        where = place(sample, position, number, worker_id, doing.stage, self._path(sample, position))
+        sample, offset = self._sample(batch, doing.offset, doing.stage)
+        where = place(sample, offset, number, worker_id, doing.stage, self._path(sample, offset))
         return f"{text}\nfeedline: it was {doing.stage} {where}"
 
     def _shutdown_workers(self) -> None:

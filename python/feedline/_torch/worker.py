@@ -3,12 +3,9 @@ arena."""
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,8 +31,8 @@ from feedline._torch.batch_maker import (
 from feedline._torch.collatable import Fitting
 from feedline._torch.random_state import Draws, State
 from feedline._torch.tensors import reducers, tensor_in_arena
-from feedline._workers.retries import BAD, FaultyResult, Retries
-from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, PAUSING, Buffers
+from feedline._workers.retries import BAD, FaultyResult
+from feedline._workers.worker import COLLATING, EXHAUSTED, FETCHING, Buffers, Worker
 from feedline.faults import FaultPolicy
 
 __all__ = ["LoaderWork"]
@@ -82,17 +79,17 @@ class LoaderWork:
         return _LoaderWorker(self, worker_id, connection)
 
 
-class _LoaderWorker:
+class _LoaderWorker(Worker):
     @property
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         return reducers()
 
     def __init__(self, work: LoaderWork, worker_id: int, connection: _native.WorkerConnection) -> None:
+        super().__init__(connection)
         self._work = work
-        self._connection = connection
         self._walk: _native.Walk | None = None
-        # The position of the current sample if there is no walk.
-        self._position: int | None = None
+        # The offset of the current sample if there is no walk.
+        self._offset: int | None = None
         self._stage = "fetching"
         self._iterator: Iterator[Any] | None = None
         self._is_exhausted = False
@@ -128,24 +125,8 @@ class _LoaderWorker:
         policy, work = self._work.faults, self._work
         if policy is None:
             return None
-        retries = Retries(
-            policy,
-            seed=work.base_seed,
-            pause=self._pause,
-            notify=self._notify,
-            folders=work.folders,
-            home=os.getpid(),
-            leaves=True,
-        )
+        retries = self._retries(policy, seed=work.base_seed, folders=work.folders, leaves=True)
         return Maker(work.dataset, retries, policy.replacement if policy.has_replacement else BAD)
-
-    def _pause(self, seconds: float) -> None:
-        self._connection.enter(PAUSING)
-        time.sleep(seconds)
-        self._connection.enter(FETCHING)
-
-    def _notify(self, name: str, details: dict[str, Any]) -> None:
-        self._connection.notify(json.dumps([name, details]).encode())
 
     def _share(self, seed: int | None) -> None:
         if isinstance(self._dataset, IterDataPipe):
@@ -177,7 +158,7 @@ class _LoaderWorker:
         order = pickle.loads(body)
         self._stage = "fetching"
         self._walk = None
-        self._position = None
+        self._offset = None
         if type(order) is Amended:
             return self._complete(order, task)
         if self._iterator is not None:
@@ -219,12 +200,12 @@ class _LoaderWorker:
         self._connection.enter(FETCHING)
         return self._draw(good, len(index))
 
-    def alone(self, body: bytes, received: Buffers, position: int) -> bool:
+    def alone(self, body: bytes, received: Buffers, offset: int) -> bool:
         """Loads one sample alone; False for an iterable data set, where that is not possible."""
         order = pickle.loads(body)
         if self._iterator is not None or not self._work.auto_collation:
             return False
-        wanted = order.wanted(position) if type(order) is Amended else order[position]
+        wanted = order.wanted(offset) if type(order) is Amended else order[offset]
         getter(self._dataset)(wanted)
         return True
 
@@ -242,7 +223,7 @@ class _LoaderWorker:
     def _collated(self, samples: Any) -> Any:
         self._connection.made(len(samples) if self._work.auto_collation and self._walk is None else None)
         # From here on no sample is being loaded.
-        self._walk = self._position = None
+        self._walk = self._offset = None
         self._stage = "collating"
         self._connection.enter(COLLATING)
         batch = self._work.collate_fn(samples)
@@ -252,13 +233,13 @@ class _LoaderWorker:
 
     def _collate(self, samples: Any, index: Callable[[int], Any] | None) -> Any:
         """Collates a batch without a policy. If that fails, the exception names the samples that are the
-        cause. `index` returns the index of a position; None if samples cannot be told apart."""
+        cause. `index` returns the index of an offset; None if samples cannot be told apart."""
         try:
             return self._collated(samples)
         except Exception as raised:
             if index is not None and isinstance(samples, (list, tuple)):
                 misfits = UnequalSamples.found(raised, list(samples), self._fitting, index).misfits
-                self._position = misfits[0].position if misfits else None
+                self._offset = misfits[0].offset if misfits else None
             raise
 
     def _remember(self, samples: Any) -> None:
@@ -308,8 +289,8 @@ class _LoaderWorker:
             raised = caught
         try:
             if raised is not None:
-                samples.append(maker.again(raised, indices[walk.position], walk.position, task))
-                maker.make(walk, lambda: walk.position, task, samples)
+                samples.append(maker.again(raised, indices[walk.offset], walk.offset, task))
+                maker.make(walk, lambda: walk.offset, task, samples)
         finally:
             # Breaks a cycle: the frames of the exception refer to this variable.
             del raised
@@ -330,7 +311,7 @@ class _LoaderWorker:
             maker.retries.note_success()
         left_out = frozenset() if order is None else order.left_out
         while True:
-            is_open = any(position not in left_out for position in unfinished(samples))
+            is_open = any(offset not in left_out for offset in unfinished(samples))
             is_lost = order is not None and bool(order.lost)
             if is_lost or (is_open and wants_fill(maker.retries.bad, fill=self._work.fill)):
                 self._held[task] = samples
@@ -353,13 +334,13 @@ class _LoaderWorker:
         return self._fitted(samples, good, indices.__getitem__, key, self._loader_of(indices))
 
     def _loader_of(self, indices: list[Any]) -> Callable[[int], Any]:
-        """A function that loads the sample of a position again."""
+        """A function that loads the sample of an offset again."""
 
-        def load(position: int) -> Any:
+        def load(offset: int) -> Any:
             assert self._maker is not None
             self._connection.enter(FETCHING)
-            self._reach(position)
-            return self._maker.get(indices[position])
+            self._reach(offset)
+            return self._maker.get(indices[offset])
 
         return load
 
@@ -382,9 +363,9 @@ class _LoaderWorker:
             odd = UnequalSamples.found(raised, samples, self._fitting, index)
             if not odd.misfits:
                 raise
-            self._position = odd.misfits[0].position
+            self._offset = odd.misfits[0].offset
             maker.refit(odd, self._fitting, key, make)
-            self._position = None
+            self._offset = None
         finally:
             # Breaks a cycle: the frames of the exception refer to this variable.
             del odd
@@ -402,26 +383,26 @@ class _LoaderWorker:
                 samples = self._reload(order)
             # For samples that were moved here from other batches.
             samples += [BAD] * (len(order.index) - len(samples))
-            for position in order.given:
-                samples[position] = maker.replacement
-            for position, source in order.moves.items():
-                if samples[position] is BAD:
-                    samples[position], samples[source] = samples[source], BAD
+            for offset in order.given:
+                samples[offset] = maker.replacement
+            for offset, source in order.moves.items():
+                if samples[offset] is BAD:
+                    samples[offset], samples[source] = samples[source], BAD
                 for bad in maker.retries.bad:
-                    bad.position = position if bad.position == source else bad.position
-            for position, index in sorted(order.fills.items()):
-                if samples[position] is not BAD:
+                    bad.offset = offset if bad.offset == source else bad.offset
+            for offset, index in sorted(order.fills.items()):
+                if samples[offset] is not BAD:
                     continue
-                self._seed(order.batch, position)
-                self._reach(position)
+                self._seed(order.batch, offset)
+                self._reach(offset)
                 try:
-                    samples[position] = maker.get(index)
+                    samples[offset] = maker.get(index)
                 except (Exception, SystemExit) as raised:
-                    samples[position] = maker.again(raised, index, position, order.batch)
-            self._position = None
+                    samples[offset] = maker.again(raised, index, offset, order.batch)
+            self._offset = None
         finally:
             self._draws.restore(state)
-        indices = [order.wanted(position) for position in range(len(order.index))]
+        indices = [order.wanted(offset) for offset in range(len(order.index))]
         return self._settled(samples, indices, task, order.before, order)
 
     def _reload(self, order: Amended) -> list[Any]:
@@ -431,7 +412,7 @@ class _LoaderWorker:
         assert maker is not None
         if order.before is not None:
             self._draws.restore(pickle.loads(order.before)[0])
-        # Positions that were judged the first time.
+        # Offsets that were judged the first time.
         moved = order.moves.values()
         judged = order.left_out.union(order.fills, order.moves, order.given, order.lost).difference(moved)
         samples: list[Any] = []
@@ -439,25 +420,25 @@ class _LoaderWorker:
             self._connection.reach_all()
             together = maker.together(order.index)
             if together is not None:
-                samples = [BAD if position in judged else sample for position, sample in enumerate(together)]
-        for position in range(len(samples), len(order.index)):
-            if position in order.dead:
+                samples = [BAD if offset in judged else sample for offset, sample in enumerate(together)]
+        for offset in range(len(samples), len(order.index)):
+            if offset in order.dead:
                 samples.append(BAD)
                 continue
-            self._reach(position)
+            self._reach(offset)
             known = len(maker.retries.bad)
-            maker.make([order.index[position]], lambda: len(samples), order.batch, samples)
-            if position in judged:
-                samples[position] = BAD
+            maker.make([order.index[offset]], lambda: len(samples), order.batch, samples)
+            if offset in judged:
+                samples[offset] = BAD
                 del maker.retries.bad[known:]
         return samples
 
-    def _reach(self, position: int) -> None:
-        self._position = position
-        self._connection.reach(position)
+    def _reach(self, offset: int) -> None:
+        self._offset = offset
+        self._connection.reach(offset)
 
-    def _seed(self, batch: int, position: int) -> None:
-        key = [self._work.base_seed % 2**64, batch, position]
+    def _seed(self, batch: int, offset: int) -> None:
+        key = [self._work.base_seed % 2**64, batch, offset]
         seed = _native.keyed_bits(key) & 0xFFFFFFFF
         random.seed(seed)
         torch.manual_seed(seed)
@@ -494,7 +475,7 @@ class _LoaderWorker:
                 places -= 1
         return samples or BAD
 
-    def _next(self, position: int) -> Any:
+    def _next(self, offset: int) -> Any:
         """The next sample of an iterable data set; BAD for one that fails, unless the policy raises."""
         iterator = self._iterator
         assert iterator is not None
@@ -505,9 +486,7 @@ class _LoaderWorker:
         except (Exception, SystemExit) as raised:
             failed = raised
             self._failures.add(failed)
-            return self._maker.retry(
-                failed, lambda: self._pull_again(iterator, failed), position, self._drawn
-            )
+            return self._maker.retry(failed, lambda: self._pull_again(iterator, failed), offset, self._drawn)
         self._failures.reset()
         return sample
 
@@ -525,8 +504,8 @@ class _LoaderWorker:
     def where(self) -> tuple[int | None, str]:
         if self._maker is not None:
             self._maker.retries.take()
-        position = self._position if self._walk is None else self._walk.position
-        return position, self._stage
+        offset = self._offset if self._walk is None else self._walk.offset
+        return offset, self._stage
 
     def journal(self) -> bytes:
         """The state that a replacement needs to continue exactly as this worker would."""
@@ -561,8 +540,8 @@ class _LoaderWorker:
             self._share(seed)
         self._begin()
         assert self._iterator is not None
-        for position in range(drawn):
-            self._connection.reach(position)
+        for offset in range(drawn):
+            self._connection.reach(offset)
             try:
                 if next(self._iterator, EXHAUSTED) is EXHAUSTED:
                     break
@@ -574,7 +553,7 @@ class _LoaderWorker:
         self._drawn = drawn
 
 
-def _unknown(position: int) -> None:
+def _unknown(offset: int) -> None:
     """The index of a sample of an iterator: there is none."""
 
 

@@ -1,20 +1,17 @@
-"""What runs in a worker of an executor: calls functions, and sends back what came of it."""
+"""What runs in a worker of an executor: calls functions, and sends back the results."""
 
 from __future__ import annotations
 
 import functools
-import json
-import os
 import pickle
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 from feedline import _native
 from feedline._workers.remote_error import RemoteError
-from feedline._workers.retries import BAD, FaultyResult, PendingFault, Retries
-from feedline._workers.worker import FETCHING, PAUSING, Buffers
+from feedline._workers.retries import BAD, FaultyResult, PendingFault
+from feedline._workers.worker import Buffers, Worker
 from feedline.faults import FaultPolicy, symptom
 
 __all__ = ["CALLING", "ExecutorWork"]
@@ -48,24 +45,14 @@ class ExecutorWork:
         return ExecutorWorker(connection, self.faults)
 
 
-class ExecutorWorker:
+class ExecutorWorker(Worker):
     """Calls functions, in a worker."""
 
     def __init__(self, connection: _native.WorkerConnection, faults: FaultPolicy | None) -> None:
-        self._connection = connection
+        super().__init__(connection)
         # Without a policy no call is made again, and no source is waited for.
         policy = FaultPolicy(patience=0) if faults is None else faults
-        self._retries = Retries(
-            policy, stage=CALLING, pause=self._pause, notify=self._notify, raises=False, home=os.getpid()
-        )
-
-    def _pause(self, seconds: float) -> None:
-        self._connection.enter(PAUSING)
-        time.sleep(seconds)
-        self._connection.enter(FETCHING)
-
-    def _notify(self, name: str, details: dict[str, Any]) -> None:
-        self._connection.notify(json.dumps([name, details]).encode())
+        self._calls = self._retries(policy, stage=CALLING, raises=False)
 
     @property
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
@@ -77,57 +64,47 @@ class ExecutorWorker:
 
     def do(self, task: int, body: bytes, received: Buffers) -> object:
         results = []
-        position = 0
+        offset = 0
         try:
             length = int.from_bytes(body[:8], "little")
             pickled, folders = pickle.loads(body[8 : 8 + length])
-            self._retries.know(folders)
+            self._calls.know(folders)
             function = pickle.loads(pickled)
             calls = pickle.loads(memoryview(body)[8 + length :])
-            for position, (arguments, keywords) in enumerate(calls):
-                self._connection.reach(position)
+            for offset, (arguments, keywords) in enumerate(calls):
+                self._connection.reach(offset)
                 try:
                     results.append(function(*arguments, **keywords))
                 except (Exception, SystemExit) as raised:
                     call = functools.partial(function, *arguments, **keywords)
-                    results.append(self._retries.again(raised, call, position, task))
-                    if results[-1] is BAD and self._retries.bad[-1].action == "raise":
+                    results.append(self._calls.again(raised, call, offset, task))
+                    if results[-1] is BAD and self._calls.bad[-1].action == "raise":
                         # Nobody gets the results of the calls after it.
                         break
         except BaseException as raised:
             if self._connection.is_forked or isinstance(raised, _native.Disconnected):
                 raise
-            self._retries.bad.append(_fatal(raised, position))
+            self._calls.bad.append(_fatal(raised, offset))
         self._connection.made()
-        bad = self._retries.take()
+        bad = self._calls.take()
         if bad:
             return FaultyResult([None if result is BAD else result for result in results], bad)
         return results
 
-    def alone(self, body: bytes, received: Buffers, position: int) -> bool:
+    def alone(self, body: bytes, received: Buffers, offset: int) -> bool:
         """A call is made or not: its result counts, also when it was made alone."""
         return False
 
-    def resume(self, body: bytes) -> None:
-        """There are no epochs."""
-
     def where(self) -> tuple[int | None, str]:
         return None, "calling"
-
-    def journal(self) -> bytes | None:
-        """A call depends on nothing that came before."""
-        return None
-
-    def recall(self, journal: bytes | None) -> None:
-        """As above."""
 
     def blamed(self, result: Any) -> tuple[str, object]:
         results = result.batch if isinstance(result, FaultyResult) else result
         return ("result", results[0]) if len(results) == 1 else ("results", results)
 
 
-def _fatal(raised: BaseException, position: int) -> PendingFault:
+def _fatal(raised: BaseException, offset: int) -> PendingFault:
     """What no policy is asked about."""
     names, os_error = symptom(raised)
-    remote_error = RemoteError.of(raised, position=position, stage=CALLING, exact=True)
-    return PendingFault(position, names, os_error, remote_error, None, 1, "raise")
+    remote_error = RemoteError.of(raised, offset=offset, stage=CALLING, exact=True)
+    return PendingFault(offset, names, os_error, remote_error, None, 1, "raise")

@@ -26,7 +26,7 @@ class Death:
         stage: what the worker was doing: starting, waiting, fetching, collating, answering.
         index: the index of the sample that the worker was loading, as the sampler gave it.
         path: the file of that sample, if the data set has it.
-        position: the offset of that sample in its batch.
+        batch_offset: the offset of that sample within its batch.
         batch: the number of the batch in the epoch.
         seconds: how long the worker had been loading the sample.
         resident_bytes: the resident memory of the worker, when last measured.
@@ -50,7 +50,7 @@ class Death:
     stage: str = "starting"
     index: object = None
     path: str | None = None
-    position: int | None = None
+    batch_offset: int | None = None
     batch: int | None = None
     seconds: float = 0.0
     resident_bytes: int = 0
@@ -75,7 +75,7 @@ class Death:
             signal=_signal_name(reported.signal),
             exit_code=reported.exit_code,
             stage=_stage(last),
-            position=None if last is None else last.position,
+            batch_offset=None if last is None else last.offset,
             seconds=_seconds(last),
             resident_bytes=0 if last is None else last.resident_bytes,
             peak_bytes=reported.peak_bytes,
@@ -119,7 +119,7 @@ class Death:
             return "while it had nothing to do"
         if self.what is not None:
             return f"in {self.what}"
-        where = place(self.index, self.position, self.batch, None, self.stage, self.path)
+        where = place(self.index, self.batch_offset, self.batch, None, self.stage, self.path)
         if where.startswith("batch"):
             # Samples of an iterable data set have no index.
             return f"in {where}"
@@ -183,7 +183,7 @@ class Stall:
     process_state: str | None
     stack: tuple[str, ...]
     task: int | None = None
-    position: int | None = None
+    offset: int | None = None
     # What is done about it.
     remedy: str = ""
 
@@ -199,7 +199,7 @@ class Stall:
             process_state=reported.process_state,
             stack=tuple(reported.stack),
             task=None if last is None else last.task,
-            position=None if last is None else last.position,
+            offset=None if last is None else last.offset,
         )
 
     def restarted_fresh(self, why_not_fresh: BaseException | None) -> Stall:

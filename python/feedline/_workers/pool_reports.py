@@ -33,20 +33,20 @@ class TaskPlace:
 
     index: object = None
     path: str | None = None
-    position: int | None = None
+    batch_offset: int | None = None
     batch: int | None = None
     what: str | None = None
 
     def describe(self, stage: str) -> str:
         if self.what is not None:
             return f"in {self.what}"
-        return place(self.index, self.position, self.batch, None, stage, self.path)
+        return place(self.index, self.batch_offset, self.batch, None, stage, self.path)
 
 
 class PoolOwner:
     """A front that owns a worker pool, and knows what the tasks of its workers are."""
 
-    def locate(self, task: int, position: int | None, stage: str) -> TaskPlace | None:
+    def locate(self, task: int, offset: int | None, stage: str) -> TaskPlace | None:
         """What a worker is working on; None if the task is no longer needed."""
         return None
 
@@ -93,13 +93,13 @@ class PoolReports:
 
     def died(self, death: Death, owner: PoolOwner) -> Death:
         """A worker has died. Returns its death with what it was working on."""
-        places = ((task, owner.locate(task, death.position, death.stage)) for task in death.tasks)
+        places = ((task, owner.locate(task, death.batch_offset, death.stage)) for task in death.tasks)
         task, located = next((found for found in places if found[1] is not None), (None, None))
         if located is not None:
             hint = hint_for(self._policy, death.hint)
             death = death.explained(**asdict(located), hint=hint)
         else:
-            death = death.explained(position=None)
+            death = death.explained(batch_offset=None)
         self._deaths.append(death)
         owner.forget_process(death.worker)
         self._events.event("worker_died", death.to_dict())
@@ -112,7 +112,7 @@ class PoolReports:
 
     def stalled(self, stall: Stall, owner: PoolOwner, *, is_restarted_fresh: bool) -> None:
         """A worker makes no progress; if `is_restarted_fresh`, all are restarted from a fresh interpreter."""
-        located = None if stall.task is None else owner.locate(stall.task, stall.position, stall.stage)
+        located = None if stall.task is None else owner.locate(stall.task, stall.offset, stall.stage)
         text = stall.describe("" if located is None else located.describe(stall.stage), self._deadline)
         name = "zygote_restarted" if is_restarted_fresh else "worker_stalled"
         details = {"worker": stall.worker, "text": text, "why": text, "stack": list(stall.stack)}
@@ -127,14 +127,14 @@ class PoolReports:
             self._events.notices.add(text, WorkerStalledWarning, owner.line_of(None))
         self._issue()
 
-    def retired(self, retired: _native.WorkerRetired, owner: PoolOwner) -> None:
+    def renewed(self, renewed: _native.WorkerRenewed, owner: PoolOwner) -> None:
         """A worker that leaked was replaced."""
         details = {
-            "worker": retired.worker,
-            "pid": retired.pid,
-            "cause": retired.cause,
-            "why": f"{retired.why}{owner.forget_process(retired.worker)}",
-            "tasks": retired.tasks,
+            "worker": renewed.worker,
+            "pid": renewed.pid,
+            "cause": renewed.cause,
+            "why": f"{renewed.why}{owner.forget_process(renewed.worker)}",
+            "tasks": renewed.tasks,
         }
         self._events.event("worker_renewed", details)
 

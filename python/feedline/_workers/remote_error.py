@@ -49,7 +49,7 @@ class RemoteError:
     name: str
     message: str
     traceback: str
-    position: int | None
+    offset: int | None
     stage: str
     # The attributes of a FeedlineError.
     details: dict[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class RemoteError:
 
     @classmethod
     def of(
-        cls, raised: BaseException, *, position: int | None = None, stage: str = "", exact: bool = False
+        cls, raised: BaseException, *, offset: int | None = None, stage: str = "", exact: bool = False
     ) -> RemoteError:
         """Keeps no reference to the exception, which would keep its frames alive. With `exact`, it is pickled
         too, so that it can be rebuilt even if its constructor needs more than a message."""
@@ -82,7 +82,7 @@ class RemoteError:
             type(raised).__name__,
             _first_line(raised),
             text,
-            position,
+            offset,
             stage,
             details,
             exact=whole,
@@ -90,11 +90,11 @@ class RemoteError:
         )
 
     @classmethod
-    def reported(cls, error: BaseException, *, position: int | None, stage: str) -> RemoteError:
+    def reported(cls, error: BaseException, *, offset: int | None, stage: str) -> RemoteError:
         """An error that the trainer created, because the worker could not raise one any more."""
         message, *more = str(error).splitlines() or [""]
         name = type(error).__name__
-        return cls(None, name, message, "\n".join(more), position, stage, original=error)
+        return cls(None, name, message, "\n".join(more), offset, stage, original=error)
 
     def exception(self, where: str, details: str, *, exact: bool = True, **attributes: Any) -> BaseException:
         """The exception to raise in the trainer, of the same type, with a message that says where it was
@@ -251,19 +251,22 @@ def _first_line(raised: BaseException) -> str:
 
 def place(
     index: object,
-    position: int | None,
+    offset: int | None,
     batch: int | None,
     worker: int | None,
     stage: str,
     path: str | None = None,
 ) -> str:
-    """Where something happened, as text: sample, position, batch and worker."""
+    """Where something happened, as text: sample, offset, batch and worker."""
     parts = []
     if stage == "collating":
         parts.append("while the samples were collated")
-    elif position is not None and index is not None:
+    elif offset is not None and index is not None:
         file = "" if path is None else f" ({one_line(path)})"
-        parts.append(f"at sample {described(index)}{file}, position {position}")
+        parts.append(f"at sample {described(index)}{file}")
+        within = f"offset {offset}" if batch is None else f"offset {offset} of batch {batch}"
+        parts.append(within)
+        batch = None
     elif index is not None:
         parts.append(f"among samples {described(index)}")
     if batch is not None:

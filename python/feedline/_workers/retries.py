@@ -25,7 +25,7 @@ BAD: Any = object()
 class PendingFault:
     """A sample that could not be loaded, or only after retries."""
 
-    position: int
+    offset: int
     names: list[str]
     os_error: int | None
     remote_error: RemoteError
@@ -41,24 +41,24 @@ class PendingFault:
 
     @classmethod
     def of_error(
-        cls, error: BaseException, position: int | None, stage: str, attempts: int, action: str = "raise"
+        cls, error: BaseException, offset: int | None, stage: str, attempts: int, action: str = "raise"
     ) -> PendingFault:
         """The fault of an error that was created in this process, such as for a sample that kills its
         worker."""
         names, os_error = symptom(error)
-        remote_error = RemoteError.reported(error, position=position, stage=stage)
-        return cls(position or 0, names, os_error, remote_error, None, attempts, action)
+        remote_error = RemoteError.reported(error, offset=offset, stage=stage)
+        return cls(offset or 0, names, os_error, remote_error, None, attempts, action)
 
     @classmethod
     def raised(
-        cls, error: BaseException, remote_error: RemoteError, position: int, path: str | None
+        cls, error: BaseException, remote_error: RemoteError, offset: int, path: str | None
     ) -> PendingFault:
         """A sample whose exception is to be raised."""
         if remote_error.stage == "collating":
             # It does not fit the others of its batch.
             remote_error.stage = "collate"
         names, os_error = symptom(error)
-        return cls(position, names, os_error, remote_error, path, remote_error.attempts, "raise")
+        return cls(offset, names, os_error, remote_error, path, remote_error.attempts, "raise")
 
 
 @dataclass
@@ -107,7 +107,7 @@ class Retries:
         # The faults of the current batch, in order; the caller empties the list with `take`.
         self.bad: list[PendingFault] = []
 
-    def again(self, raised: BaseException, make: Callable[[], Any], position: int, key: int = 0) -> Any:
+    def again(self, raised: BaseException, make: Callable[[], Any], offset: int, key: int = 0) -> Any:
         """Retries a sample that raised. Returns the sample or BAD, or raises if the policy says so."""
         attempt = 1
         self.end_if_forked(raised)
@@ -117,9 +117,9 @@ class Retries:
                 # A policy may name such errors; then it decides.
                 leave_if_short(raised)
             if not self._sources.came_back(raised):
-                wait = self._policy.retry_after(names, os_error, attempt, [self._seed, key, position])
+                wait = self._policy.retry_after(names, os_error, attempt, [self._seed, key, offset])
                 if wait is None:
-                    return self._give_up(raised, names, os_error, position, attempt)
+                    return self._give_up(raised, names, os_error, offset, attempt)
                 self._pause(wait)
                 attempt += 1
             try:
@@ -129,7 +129,7 @@ class Retries:
                 raised = another
                 continue
             if attempt > 1:
-                self.bad.append(self._bad(raised, names, os_error, position, attempt, ""))
+                self.bad.append(self._bad(raised, names, os_error, offset, attempt, ""))
             self._sources.note_success()
             return sample
 
@@ -139,7 +139,7 @@ class Retries:
             raise raised
 
     def _give_up(
-        self, raised: BaseException, names: list[str], os_error: int | None, position: int, attempt: int
+        self, raised: BaseException, names: list[str], os_error: int | None, offset: int, attempt: int
     ) -> Any:
         action, _ = self._policy.rule(names, os_error)
         if action == "raise" and self._raises:
@@ -149,7 +149,7 @@ class Retries:
                 with contextlib.suppress(Exception):
                     setattr(raised, ATTEMPTS, attempt)
             raise raised
-        self.bad.append(self._bad(raised, names, os_error, position, attempt, action))
+        self.bad.append(self._bad(raised, names, os_error, offset, attempt, action))
         return BAD
 
     def _bad(
@@ -157,20 +157,20 @@ class Retries:
         raised: BaseException,
         names: list[str],
         os_error: int | None,
-        position: int,
+        offset: int,
         attempts: int,
         action: str,
     ) -> PendingFault:
         path = getattr(raised, "filename", None) or getattr(raised, "path", None)
-        remote_error = RemoteError.of(raised, position=position, stage=self._stage, exact=True)
+        remote_error = RemoteError.of(raised, offset=offset, stage=self._stage, exact=True)
         shown = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else None
-        return PendingFault(position, names, os_error, remote_error, shown, attempts, action)
+        return PendingFault(offset, names, os_error, remote_error, shown, attempts, action)
 
-    def given_up(self, raised: BaseException, position: int) -> Any:
+    def given_up(self, raised: BaseException, offset: int) -> Any:
         """Records a sample that cannot be retried. Returns BAD, or raises if the policy says so."""
         self.end_if_forked(raised)
         names, os_error = symptom(raised)
-        return self._give_up(raised, names, os_error, position, 1)
+        return self._give_up(raised, names, os_error, offset, 1)
 
     def know(self, folders: Iterable[str]) -> None:
         """Notes that these folders existed."""

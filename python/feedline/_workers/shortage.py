@@ -15,7 +15,7 @@ __all__ = ["EXIT_CODE", "LeaveError", "describe_open_files", "leave_if_short", "
 
 # The exit code of a worker that leaves: that of sysexits.h for failures that are temporary.
 EXIT_CODE = os.EX_TEMPFAIL
-# The first words in the crash log, by the kind of error; the supervisor knows them.
+# How the crash log begins, by the kind of error; the supervisor knows them.
 _MARKS = {
     "TooManyOpenFilesError": "feedline: short of descriptors",
     "OutOfMemoryError": "feedline: short of memory",

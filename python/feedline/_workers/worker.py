@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import json
 import multiprocessing
 import os
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,9 +19,10 @@ from feedline import _native
 from feedline._workers.children import end_child
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
 from feedline._workers.remote_error import RemoteError
-from feedline._workers.retries import FaultyResult
+from feedline._workers.retries import FaultyResult, Retries
 from feedline._workers.shortage import EXIT_CODE, LeaveError, leave_if_short, note_task_done
 from feedline._workers.zygote import DUMP_SIGNAL
+from feedline.faults import FaultPolicy
 
 __all__ = ["EXHAUSTED", "Buffers", "Work", "Worker", "run"]
 
@@ -33,7 +36,7 @@ STARTING, WAITING, FETCHING, COLLATING, ANSWERING, PAUSING = range(6)
 _TASK, _RESUME, _STOP, _TRIAL = range(4)
 
 Buffers = list[_native.ReceivedBuffer]
-# The kind, the task, the position of a sample to load alone, the body of the task, and its buffers.
+# The kind, the task, the offset of a sample to load alone, the body of the task, and its buffers.
 _Message = tuple[int, int, int | None, bytes, Buffers]
 
 # Seconds that a zygote may take to end after its trainer.
@@ -42,32 +45,55 @@ _ZYGOTE_ENDS = 1.0
 EXHAUSTED = object()
 
 
-class Worker(Protocol):
-    """Runs tasks in one process."""
+class Worker(ABC):
+    """Runs tasks in one process. By default it has no state that a new epoch or a replacement needs."""
+
+    def __init__(self, connection: _native.WorkerConnection) -> None:
+        self._connection = connection
+
+    def _retries(self, policy: FaultPolicy, **options: Any) -> Retries:
+        """What the policy says about samples that fail here."""
+        return Retries(policy, pause=self._pause, notify=self._notify, home=os.getpid(), **options)
+
+    def _pause(self, seconds: float) -> None:
+        self._connection.enter(PAUSING)
+        time.sleep(seconds)
+        self._connection.enter(FETCHING)
+
+    def _notify(self, name: str, details: dict[str, Any]) -> None:
+        self._connection.notify(json.dumps([name, details]).encode())
 
     @property
+    @abstractmethod
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         """Reducers for pickle, by type."""
 
+    @abstractmethod
     def do(self, task: int, body: bytes, received: Buffers) -> object:
         """Runs a task and returns its result; `received` are the buffers of the task."""
 
-    def alone(self, body: bytes, received: Buffers, position: int) -> bool:
+    @abstractmethod
+    def alone(self, body: bytes, received: Buffers, offset: int) -> bool:
         """Loads one sample of a task alone and throws it away, to find out whether it kills the worker. False
         if the samples of the task cannot be loaded alone: then the whole task is run."""
 
     def resume(self, body: bytes) -> None:
         """Starts a new epoch."""
+        return
 
+    @abstractmethod
     def where(self) -> tuple[int | None, str]:
-        """The position in the batch and the stage at which an exception was raised."""
+        """The offset in the batch and the stage at which an exception was raised."""
 
     def journal(self) -> bytes | None:
-        """The state that a replacement needs to continue from here."""
+        """The state that a replacement needs to continue from here; None if there is none."""
+        return None
 
     def recall(self, journal: bytes | None) -> None:
         """Continues from the journal of a predecessor."""
+        return
 
+    @abstractmethod
     def blamed(self, result: Any) -> tuple[str, object]:
         """For a result that cannot be pickled: its name, and the part of it that comes from user code."""
 
@@ -223,15 +249,15 @@ def _try_alone(
 ) -> bool:
     """Loads one sample alone, and reports that the worker survived. False if the samples of the task cannot
     be loaded alone: then the task itself must be run."""
-    _, task, position, body, received = message
-    assert position is not None
+    _, task, offset, body, received = message
+    assert offset is not None
     connection.begin(task)
-    connection.reach(position)
+    connection.reach(offset)
     if is_replacement:
         worker.recall(connection.recall(task))
     before = worker.journal()
     try:
-        is_over = worker.alone(body, received, position)
+        is_over = worker.alone(body, received, offset)
     except Exception:
         if connection.is_forked:
             raise
@@ -272,8 +298,8 @@ def _run_task(
             # connection, it cannot be reported.
             raise
         leave_if_short(raised)
-        position, stage = worker.where()
-        kind, result = RAISED, RemoteError.of(raised, position=position, stage=stage, exact=True)
+        offset, stage = worker.where()
+        kind, result = RAISED, RemoteError.of(raised, offset=offset, stage=stage, exact=True)
     if result is EXHAUSTED:
         kind, result = _EXHAUSTED, None
     elif isinstance(result, FaultyResult):

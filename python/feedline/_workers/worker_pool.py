@@ -223,8 +223,8 @@ class WorkerPool:
                 self._failure = self._error(event)
             case _native.WorkerDied():
                 self.deaths.append(self._reports.died(Death.reported(event), owner))
-            case _native.WorkerRetired():
-                self._reports.retired(event, owner)
+            case _native.WorkerRenewed():
+                self._reports.renewed(event, owner)
             case _native.ZygoteLate():
                 name = "zygote_killed" if event.is_killed else "zygote_slow"
                 self._reports.zygote_event(name, _late_zygote_text(event), owner, warns=True)

@@ -8,7 +8,7 @@ use feedline_core::format::{Container, tar};
 use feedline_core::sample::{Location, shown};
 use feedline_core::source::EXTENSIONS;
 use feedline_core::source::index::{Index, Reuse};
-use feedline_core::source::walk::{Seen, walk_by};
+use feedline_core::source::walk::{WalkedRecord, walk_by};
 use feedline_core::sys::atomic_file::{AtomicFile, Existing};
 use feedline_core::sys::file;
 use feedline_core::sys::lock::Mutex;
@@ -113,7 +113,7 @@ impl ToFolder {
 }
 
 impl Work {
-    fn write(&self, shard: &SourceShard, seen: Seen<'_>) -> Result<()> {
+    fn write(&self, shard: &SourceShard, seen: WalkedRecord<'_>) -> Result<()> {
         let payload = seen.payload.map_err(|error| {
             error.with_hint("write shards without the corrupt records: feedline verify --repair")
         })?;

@@ -1,7 +1,7 @@
 //! What a data set is like, how fast a few of its samples can be read and decoded, and what to choose for
 //! it. The decisions are pure; `read` looks at the files.
 
-use feedline_core::decode::{self, Header, Options};
+use feedline_core::decode::{self, ImageHeader, Options};
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::format::example::{self, List};
 use feedline_core::format::{Container, tar};
@@ -45,7 +45,7 @@ const PACKED: [&str; 8] = ["gz", "tgz", "zst", "tzst", "xz", "txz", "bz2", "tbz2
 /// A data set.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct DataSet {
-    /// What it consists of, in words.
+    /// What it consists of, as text.
     pub(crate) parts: Vec<String>,
     pub(crate) images: u64,
     pub(crate) shards: u64,
@@ -155,7 +155,7 @@ impl DataSet {
     ) {
         let options = Options { max_pixels: usize::MAX, ..Options::default() };
         let pixels =
-            Header::read(picture, &options).ok().map(|header| (header.width, header.height));
+            ImageHeader::read(picture, &options).ok().map(|header| (header.width, header.height));
         let begin = clock::now();
         let decoded = examiner.picture(picture, Depth::Pixels, &mut Tally::default());
         let decode = clock::now().duration_since(begin);

@@ -1,7 +1,7 @@
 //! Checks of one sample: images, keys, labels.
 
 use feedline_core::decode::canvas::Canvas;
-use feedline_core::decode::{self, Decoder, Header, Options};
+use feedline_core::decode::{self, Decoder, ImageHeader, Options};
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::format::example::{self, List};
 use feedline_core::format::{Container, Shape, Type, Wanted, tar, text};
@@ -39,7 +39,7 @@ impl Examiner {
     pub(crate) fn picture(&mut self, bytes: &[u8], depth: Depth, tally: &mut Tally) -> Result<()> {
         let options = Options::default();
         let looked = catch_unwind(AssertUnwindSafe(|| {
-            let header = Header::read(bytes, &options)?;
+            let header = ImageHeader::read(bytes, &options)?;
             if depth == Depth::Pixels {
                 let whole = header.whole();
                 self.decoder.decode(bytes, &header, &options, whole, 1, &mut self.canvas)?;

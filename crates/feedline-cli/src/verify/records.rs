@@ -5,7 +5,7 @@ use feedline_core::format::{Container, Packing};
 use feedline_core::sample::Location;
 use feedline_core::source::index::{Index, Reuse};
 use feedline_core::source::records::check;
-use feedline_core::source::walk::{Seen, walk_part};
+use feedline_core::source::walk::{WalkedRecord, walk_part};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -166,7 +166,7 @@ struct Part {
 
 impl Shard {
     /// Bytes of the file that were read up to this record; estimated if the file is compressed.
-    fn progress(&self, seen: &Seen<'_>) -> u64 {
+    fn progress(&self, seen: &WalkedRecord<'_>) -> u64 {
         if self.index.packing == Packing::Plain || self.index.is_empty() {
             return seen.span.length;
         }
@@ -179,7 +179,7 @@ impl Shard {
 
     fn look_at(
         &self,
-        seen: &Seen<'_>,
+        seen: &WalkedRecord<'_>,
         rule: &Rule,
         depth: Depth,
         examiner: &mut Examiner,

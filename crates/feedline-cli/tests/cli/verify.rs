@@ -7,7 +7,7 @@ use feedline_core::format::{Container, Packing};
 use feedline_core::loader::Loader;
 use feedline_core::source::Source;
 use feedline_core::source::folder::Folder;
-use feedline_core::source::index::Keep;
+use feedline_core::source::index::IndexStorage;
 use feedline_core::source::records::Records;
 use feedline_core::testing::photos::photo_jpeg;
 use std::sync::Arc;
@@ -136,11 +136,11 @@ fn compressed_shards_have_the_same_faults() {
 
 /// What a loader delivers and skips if it excludes the samples of the quarantine file.
 fn load(source: Arc<dyn Source>, calls: &str, given: &Given, quarantine: &str) -> (u64, u64) {
-    let words = format!(
+    let calls = format!(
         r#"[{calls} {{"call": "batch", "size": 1, "pad": true}},
             {{"call": "loader", "exclude": {quarantine:?}, "faults": {{"action": "skip"}}}}]"#
     );
-    let loader = Loader::new(source, Settings::parse(&words, given).unwrap()).unwrap();
+    let loader = Loader::new(source, Settings::parse(&calls, given).unwrap()).unwrap();
     loader.epoch().unwrap().for_each(|batch| drop(batch.unwrap()));
     let report = loader.report();
     (report.delivered, report.skipped)
@@ -172,7 +172,8 @@ fn indices_in_the_quarantine_file_count_over_all_shards() {
     assert_eq!(numbers, [2, 6, 7, 8, 12]);
     let paths = ["a", "b", "c"].map(|name| sandbox.path(&format!("data/{name}.tfrecord"))).to_vec();
     let container = Container::Tfrecord { check: true };
-    let records = Records::new(paths, container, &Keep::Nowhere, None, &mut |_| true).unwrap();
+    let records =
+        Records::new(paths, container, &IndexStorage::Nowhere, None, &mut |_| true).unwrap();
     assert_eq!(records.len(), 13);
     let quarantine = sandbox.path("bad.jsonl");
     let given = Given::Records(records.contents().unwrap().clone());

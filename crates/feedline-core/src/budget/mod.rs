@@ -162,14 +162,14 @@ impl Budget {
         }
     }
 
-    /// Takes `amount` for the sample at `position`, and waits for room unless the sample is urgent. Among waiting
-    /// samples, the earliest position goes first. An amount above the whole limit is granted once the sample is urgent;
+    /// Takes `amount` for the sample at `slot`, and waits for room unless the sample is urgent. Among waiting
+    /// samples, the earliest slot goes first. An amount above the whole limit is granted once the sample is urgent;
     /// otherwise it would wait forever.
     ///
     /// Idle memory is left alone: the caller uses it again, or calls `trim`.
-    pub(crate) fn acquire(&self, amount: u64, position: u64) -> Result<Permit, Closed> {
+    pub(crate) fn acquire(&self, amount: u64, slot: u64) -> Result<Permit, Closed> {
         let mut state = self.0.state.lock();
-        let waiter = (position, state.next_waiter);
+        let waiter = (slot, state.next_waiter);
         state.next_waiter += 1;
         state.waiters.insert(waiter);
         let verdict = loop {
@@ -177,10 +177,10 @@ impl Budget {
                 break Err(Closed);
             }
             let is_first = state.waiters.first() == Some(&waiter);
-            let is_urgent = position < state.urgent_below;
+            let is_urgent = slot < state.urgent_below;
             if is_urgent || (is_first && state.has_room(amount)) {
                 let queue = if is_urgent { WhenFull::Take } else { WhenFull::Queue };
-                if self.take(&mut state, amount, position, queue) {
+                if self.take(&mut state, amount, slot, queue) {
                     break Ok(());
                 }
             }
@@ -194,7 +194,7 @@ impl Budget {
         if is_queued && let Some(member) = &self.0.member {
             member.leave();
         }
-        verdict.map(|()| self.permit(amount, position))
+        verdict.map(|()| self.permit(amount, slot))
     }
 
     /// Like `acquire`, but calls `before_wait` before it waits, so that a thread that holds what an earlier sample
@@ -202,14 +202,14 @@ impl Budget {
     pub(crate) fn acquire_after(
         &self,
         amount: u64,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Permit, Closed> {
-        let permit = match self.try_acquire(amount, position) {
+        let permit = match self.try_acquire(amount, slot) {
             Some(permit) => permit,
             None => {
                 before_wait();
-                self.acquire(amount, position)?
+                self.acquire(amount, slot)?
             }
         };
         self.trim();
@@ -217,25 +217,25 @@ impl Budget {
     }
 
     /// Takes `amount` if there is room for it now.
-    pub(crate) fn try_acquire(&self, amount: u64, position: u64) -> Option<Permit> {
+    pub(crate) fn try_acquire(&self, amount: u64, slot: u64) -> Option<Permit> {
         let mut state = self.0.state.lock();
         if state.closed {
             return None;
         }
-        let is_urgent = position < state.urgent_below;
+        let is_urgent = slot < state.urgent_below;
         let when_full = if is_urgent { WhenFull::Take } else { WhenFull::Refuse };
-        let is_taken = (is_urgent || state.has_room(amount))
-            && self.take(&mut state, amount, position, when_full);
-        is_taken.then(|| self.permit(amount, position))
+        let is_taken =
+            (is_urgent || state.has_room(amount)) && self.take(&mut state, amount, slot, when_full);
+        is_taken.then(|| self.permit(amount, slot))
     }
 
     /// Takes `amount` if there is room for it now, also beside what is idle, and no sample waits for that room.
-    pub(crate) fn try_acquire_spare(&self, amount: u64, position: u64) -> Option<Permit> {
+    pub(crate) fn try_acquire_spare(&self, amount: u64, slot: u64) -> Option<Permit> {
         let mut state = self.0.state.lock();
         let is_taken = state.has_spare(amount)
             && self.has_spare_in_whole(amount)
-            && self.take(&mut state, amount, position, WhenFull::Refuse);
-        is_taken.then(|| self.permit(amount, position))
+            && self.take(&mut state, amount, slot, WhenFull::Refuse);
+        is_taken.then(|| self.permit(amount, slot))
     }
 
     /// Counts `amount` as idle if there is room for it and no sample waits for that room.
@@ -307,8 +307,8 @@ impl Budget {
             || whole.is_some_and(|announced| announced.load(Ordering::SeqCst) > 0)
     }
 
-    fn permit(&self, amount: u64, position: u64) -> Permit {
-        Permit { budget: self.clone(), amount, position }
+    fn permit(&self, amount: u64, slot: u64) -> Permit {
+        Permit { budget: self.clone(), amount, slot }
     }
 
     fn has_spare_in_whole(&self, amount: u64) -> bool {
@@ -316,28 +316,22 @@ impl Budget {
     }
 
     /// Takes an amount for which this budget has room. The whole may be full.
-    fn take(
-        &self,
-        state: &mut BudgetState,
-        amount: u64,
-        position: u64,
-        when_full: WhenFull,
-    ) -> bool {
+    fn take(&self, state: &mut BudgetState, amount: u64, slot: u64, when_full: WhenFull) -> bool {
         if let Some(member) = &self.0.member
             && !member.take(amount, when_full, &self.0)
         {
             state.is_queued |= when_full == WhenFull::Queue;
             return false;
         }
-        state.take(amount, position);
+        state.take(amount, slot);
         true
     }
 
-    /// From now on, samples before `position` never wait.
-    pub(crate) fn set_urgent_below(&self, position: u64) {
+    /// From now on, samples before `slot` never wait.
+    pub(crate) fn set_urgent_below(&self, slot: u64) {
         let mut state = self.0.state.lock();
-        if state.urgent_below != position {
-            state.urgent_below = position;
+        if state.urgent_below != slot {
+            state.urgent_below = slot;
             self.0.changed.notify_all();
         }
     }
@@ -366,10 +360,10 @@ impl Budget {
         state.urgent_below = 0;
     }
 
-    /// The amount held at each position.
+    /// The amount held at each slot.
     #[cfg(test)]
     pub(crate) fn holders(&self) -> Vec<(u64, u64)> {
-        self.0.state.lock().holders.iter().map(|(position, amount)| (*position, *amount)).collect()
+        self.0.state.lock().holders.iter().map(|(slot, amount)| (*slot, *amount)).collect()
     }
 
     /// The amount in use.
@@ -459,17 +453,17 @@ impl BudgetState {
         self.idle.min(self.used.saturating_add(self.idle).saturating_sub(self.limit))
     }
 
-    fn take(&mut self, amount: u64, position: u64) {
+    fn take(&mut self, amount: u64, slot: u64) {
         self.used += amount;
         self.peak = self.peak.max(self.used);
-        *self.holders.entry(position).or_default() += amount;
+        *self.holders.entry(slot).or_default() += amount;
     }
 
-    fn release(&mut self, amount: u64, position: u64) {
-        if let Some(held) = self.holders.get_mut(&position) {
+    fn release(&mut self, amount: u64, slot: u64) {
+        if let Some(held) = self.holders.get_mut(&slot) {
             *held -= amount;
             if *held == 0 {
-                self.holders.remove(&position);
+                self.holders.remove(&slot);
             }
         }
     }
@@ -484,7 +478,7 @@ impl BudgetState {
 pub struct Permit {
     budget: Budget,
     amount: u64,
-    position: u64,
+    slot: u64,
 }
 
 impl Permit {
@@ -493,9 +487,9 @@ impl Permit {
         &self.budget
     }
 
-    /// The position of the sample that it is for.
-    pub(crate) fn position(&self) -> u64 {
-        self.position
+    /// The slot of the sample that it is for.
+    pub(crate) fn slot(&self) -> u64 {
+        self.slot
     }
 
     /// The amount it permits.
@@ -511,9 +505,9 @@ impl Permit {
     pub(crate) fn absorb(&mut self, mut other: Permit) {
         assert!(Arc::ptr_eq(&self.budget.0, &other.budget.0), "permits of two budgets");
         let amount = std::mem::take(&mut other.amount);
-        if other.position != self.position {
+        if other.slot != self.slot {
             let mut state = self.budget.0.state.lock();
-            state.move_holder(other.position, self.position, amount);
+            state.move_holder(other.slot, self.slot, amount);
         }
         self.amount += amount;
     }
@@ -521,7 +515,7 @@ impl Permit {
     /// Splits off a permit for `amount`; None if this one is smaller.
     pub fn split(&mut self, amount: u64) -> Option<Permit> {
         self.amount = self.amount.checked_sub(amount)?;
-        Some(Permit { budget: self.budget.clone(), amount, position: self.position })
+        Some(Permit { budget: self.budget.clone(), amount, slot: self.slot })
     }
 
     /// Returns all but `amount`.
@@ -537,7 +531,7 @@ impl Permit {
         {
             let mut state = self.budget.0.state.lock();
             state.used -= amount;
-            state.release(amount, self.position);
+            state.release(amount, self.slot);
             self.budget.0.changed.notify_all();
         }
         // Without the lock: it wakes other budgets.
@@ -605,11 +599,11 @@ mod tests {
         let all = budget.acquire(1, 0).unwrap();
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {
-            for (count, position) in [9, 5, 7].into_iter().enumerate() {
+            for (count, slot) in [9, 5, 7].into_iter().enumerate() {
                 let (budget, order) = (&budget, &order);
                 scope.spawn(move || {
-                    let permit = budget.acquire(1, position).unwrap();
-                    order.lock().push(position);
+                    let permit = budget.acquire(1, slot).unwrap();
+                    order.lock().push(slot);
                     drop(permit);
                 });
                 waiting(budget, count + 1);

@@ -51,7 +51,7 @@ impl Budget {
     /// number of attempts.
     pub(crate) fn insist<T>(
         &self,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
         mut attempt: impl FnMut() -> std::result::Result<T, String>,
     ) -> std::result::Result<T, Unmet> {
@@ -64,7 +64,7 @@ impl Budget {
             self.shrink_for(why);
             before_wait();
             self.reclaim_all();
-            if self.is_last(position) {
+            if self.is_last(slot) {
                 attempts += 1;
                 if attempts >= ATTEMPTS {
                     return Err(Unmet::Refused(PAUSE * ATTEMPTS));
@@ -79,12 +79,12 @@ impl Budget {
         &self,
         bytes: usize,
         what: &str,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Result<T> {
         let refused = || format!("the system refused {} for {what}", in_bytes(bytes as u64));
-        let granted = self.insist(position, before_wait, || {
+        let granted = self.insist(slot, before_wait, || {
             attempt().ok_or_else(|| format!("{} (ENOMEM)", refused()))
         });
         granted.map_err(|unmet| match unmet {
@@ -103,10 +103,10 @@ impl Budget {
         })
     }
 
-    /// Whether a sample at this position has no other to wait for.
-    fn is_last(&self, position: u64) -> bool {
+    /// Whether a sample at this slot has no other to wait for.
+    fn is_last(&self, slot: u64) -> bool {
         let state = self.0.state.lock();
-        position < state.urgent_below || state.used == 0
+        slot < state.urgent_below || state.used == 0
     }
 
     /// Lowers the limit to one less than what is in use, but at least to one.
@@ -143,7 +143,7 @@ mod tests {
         let events = Arc::new(crate::sys::lock::Mutex::new(Vec::new()));
         let noted = Arc::clone(&events);
         budget.notify_shrunk(Box::new(move |shrunk| noted.lock().push(shrunk)));
-        let held: Vec<_> = (0..20).map(|position| budget.acquire(1, position).unwrap()).collect();
+        let held: Vec<_> = (0..20).map(|slot| budget.acquire(1, slot).unwrap()).collect();
         let mut left = 3;
         let granted = budget.insist(30, &mut || (), || {
             left -= 1;

@@ -345,12 +345,12 @@ mod tests {
         let full = one.acquire(1, 0).unwrap();
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {
-            for (count, (name, part, position)) in
+            for (count, (name, part, slot)) in
                 [("one", &one, 1), ("other", &other, 0)].into_iter().enumerate()
             {
                 let order = &order;
                 scope.spawn(move || {
-                    let permit = part.acquire(1, position).unwrap();
+                    let permit = part.acquire(1, slot).unwrap();
                     order.lock().push(name);
                     drop(permit);
                 });

@@ -92,7 +92,7 @@ impl Columns {
         for row_bytes in self.fields.iter().filter_map(Field::row_bytes) {
             let bytes = row_bytes * self.size;
             let part = permit.split(bytes as u64);
-            let block = pool.take(bytes, permit.position())?;
+            let block = pool.take(bytes, permit.slot())?;
             let rows = slab::carve(block, row_bytes, self.size, pool.give_back(part));
             for (batch_slot, row) in batch_slots.iter_mut().zip(rows) {
                 batch_slot.rows.push(row);
@@ -118,9 +118,9 @@ impl Columns {
             let mut rows = Vec::with_capacity(self.fields.len());
             for bytes in self.fields.iter().filter_map(Field::row_bytes) {
                 let part = permit.split(bytes as u64);
-                let (budget, position) = (permit.budget(), permit.position());
+                let (budget, slot) = (permit.budget(), permit.slot());
                 let allocate = || Block::new(bytes);
-                let block = budget.allocate(bytes, "a sample", position, &mut || (), allocate)?;
+                let block = budget.allocate(bytes, "a sample", slot, &mut || (), allocate)?;
                 let give_back = Box::new(move |block| drop((block, part)));
                 rows.extend(slab::carve(block, bytes, 1, give_back));
             }

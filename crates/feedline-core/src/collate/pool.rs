@@ -35,8 +35,8 @@ impl Pool {
     }
 
     /// A free block of at least this size and at most twice that, or a new one. If the system has no memory, it is
-    /// asked again when others have returned some; `position` says who waits.
-    pub(crate) fn take(&self, bytes: usize, position: u64) -> Result<Block> {
+    /// asked again when others have returned some; `slot` says who waits.
+    pub(crate) fn take(&self, bytes: usize, slot: u64) -> Result<Block> {
         {
             let mut free = self.0.free.lock();
             // From the back: the block returned last is warm in the caches.
@@ -53,7 +53,7 @@ impl Pool {
         // Other blocks and what else is idle make room for a new one.
         self.0.budget.trim();
         let budget = &self.0.budget;
-        budget.allocate(bytes, "a batch", position, &mut || (), || Block::new(bytes))
+        budget.allocate(bytes, "a batch", slot, &mut || (), || Block::new(bytes))
     }
 
     /// The callback that returns a block to this pool when its last row is dropped, if the pool still exists.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::fmt;
 
-use super::arguments::Rule;
+use super::arguments::ArgumentRule;
 
 /// A number that the user gave, or left to Feedline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl fmt::Display for Choice {
 /// "auto", or a whole number in bounds.
 pub(super) struct CountOrAuto(pub(super) u64, pub(super) u64);
 
-impl Rule for CountOrAuto {
+impl ArgumentRule for CountOrAuto {
     type Of = Choice;
 
     fn wanted(&self) -> String {
@@ -94,7 +94,7 @@ impl Rule for CountOrAuto {
 /// "auto", or bytes from a least number, as a number or as text: 4096, "512MiB", "2GB", "4G".
 pub(super) struct BytesOrAuto(pub(super) u64);
 
-impl Rule for BytesOrAuto {
+impl ArgumentRule for BytesOrAuto {
     type Of = Choice;
 
     fn wanted(&self) -> String {
@@ -123,7 +123,7 @@ impl Rule for BytesOrAuto {
 /// Like `BytesOrAuto`, or a share of the memory that the machine or the container allows: "50%".
 pub(super) struct Memory(pub(super) u64);
 
-impl Rule for Memory {
+impl ArgumentRule for Memory {
     type Of = Choice;
 
     fn wanted(&self) -> String {
@@ -153,9 +153,9 @@ impl Rule for Memory {
 }
 
 /// Bytes from a least number, as a number or as text.
-pub(super) struct Bytes(pub(super) u64);
+pub(super) struct ByteCount(pub(super) u64);
 
-impl Rule for Bytes {
+impl ArgumentRule for ByteCount {
     type Of = u64;
 
     fn wanted(&self) -> String {

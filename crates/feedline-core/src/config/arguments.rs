@@ -12,15 +12,23 @@ use std::fmt;
 use crate::error::{Error, Kind, Result};
 use crate::sample::Number;
 
+/// Whose documentation a hint names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallerLanguage {
+    Python,
+    Rust,
+}
+
 /// The arguments of one call.
 pub(super) struct Arguments<'a> {
     call: &'a str,
+    language: CallerLanguage,
     json: Option<&'a Map<String, Value>>,
     taken: RefCell<BTreeSet<&'a str>>,
 }
 
 /// What an argument may be.
-pub(super) trait Rule {
+pub(super) trait ArgumentRule {
     type Of: fmt::Debug;
 
     /// The end of the sentence "size must be …".
@@ -67,12 +75,19 @@ impl<T> Target<T> for Option<T> {
 
 impl<'a> Arguments<'a> {
     pub(super) fn of_json(call: &'a str, json: &'a Map<String, Value>) -> Arguments<'a> {
-        Arguments { call, json: Some(json), taken: RefCell::new(BTreeSet::from(["call"])) }
+        let (language, taken) = (CallerLanguage::Python, RefCell::new(BTreeSet::from(["call"])));
+        Arguments { call, language, json: Some(json), taken }
     }
 
     /// Of a call whose arguments are values already.
     pub(super) fn of_values(call: &'a str) -> Arguments<'a> {
-        Arguments { call, json: None, taken: RefCell::default() }
+        let (language, taken) = (CallerLanguage::Python, RefCell::default());
+        Arguments { call, language, json: None, taken }
+    }
+
+    /// Of a call that Rust code makes; what Python gives was checked when its JSON was read.
+    pub(super) fn of_rust(call: &'a str) -> Arguments<'a> {
+        Arguments { language: CallerLanguage::Rust, ..Arguments::of_values(call) }
     }
 
     /// Of an object that names its call.
@@ -99,14 +114,18 @@ impl<'a> Arguments<'a> {
     }
 
     /// An argument in JSON, checked.
-    pub(super) fn read<R: Rule>(&self, name: &'static str, rule: R) -> Result<Option<R::Of>> {
+    pub(super) fn read<R: ArgumentRule>(
+        &self,
+        name: &'static str,
+        rule: R,
+    ) -> Result<Option<R::Of>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let read = rule.read(value).filter(|read| rule.allows(read));
         read.map(Some).ok_or_else(|| self.bad(name, &rule.wanted(), value))
     }
 
     /// Writes an argument in JSON to its target, or checks the value that is there.
-    pub(super) fn take<R: Rule>(
+    pub(super) fn take<R: ArgumentRule>(
         &self,
         name: &'static str,
         target: &mut impl Target<R::Of>,
@@ -127,7 +146,7 @@ impl<'a> Arguments<'a> {
     }
 
     /// As `take`, of an argument without a default.
-    pub(super) fn require<R: Rule>(
+    pub(super) fn require<R: ArgumentRule>(
         &self,
         name: &'static str,
         target: &mut impl Target<R::Of>,
@@ -162,15 +181,19 @@ impl<'a> Arguments<'a> {
     }
 
     pub(super) fn refused(&self, message: String) -> Error {
+        let method = self.call.split(':').next().unwrap_or(self.call);
         let hint = match self.call {
+            "FaultPolicy" | "FaultPolicy: backoff" if self.language == CallerLanguage::Rust => {
+                "see the documentation of feedline::FaultPolicy".to_owned()
+            }
+            _ if self.language == CallerLanguage::Rust => {
+                format!("see the documentation of feedline::Pipeline::{method}")
+            }
             "DataLoader" => "see help(feedline.torch.DataLoader)".to_owned(),
             "Executor" => "see help(feedline.Executor)".to_owned(),
             "FaultPolicy" | "FaultPolicy: backoff" => "see help(feedline.FaultPolicy)".to_owned(),
             "mix" => "see help(feedline.mix)".to_owned(),
-            method => {
-                let method = method.split(':').next().unwrap_or(method);
-                format!("see help(feedline.Pipeline.{method})")
-            }
+            _ => format!("see help(feedline.Pipeline.{method})"),
         };
         Error::new(Kind::InvalidArgument, message).with_hint(hint)
     }
@@ -192,7 +215,7 @@ pub(super) fn number(value: &Value) -> Option<Number> {
 /// A whole number in bounds.
 pub(super) struct Whole(pub(super) u64, pub(super) u64);
 
-impl Rule for Whole {
+impl ArgumentRule for Whole {
     type Of = u64;
 
     fn wanted(&self) -> String {
@@ -214,7 +237,7 @@ impl Rule for Whole {
 /// A whole number that counts what is in memory.
 pub(super) struct Count(pub(super) usize, pub(super) usize);
 
-impl Rule for Count {
+impl ArgumentRule for Count {
     type Of = usize;
 
     fn wanted(&self) -> String {
@@ -233,7 +256,7 @@ impl Rule for Count {
 /// A number in bounds.
 pub(super) struct Real(pub(super) f64, pub(super) f64);
 
-impl Rule for Real {
+impl ArgumentRule for Real {
     type Of = f64;
 
     fn wanted(&self) -> String {
@@ -252,7 +275,7 @@ impl Rule for Real {
 /// A time in seconds, in bounds.
 pub(super) struct Seconds(pub(super) f64, pub(super) f64);
 
-impl Rule for Seconds {
+impl ArgumentRule for Seconds {
     type Of = Duration;
 
     fn wanted(&self) -> String {
@@ -272,7 +295,7 @@ impl Rule for Seconds {
 /// Yes or no.
 pub(super) struct Truth;
 
-impl Rule for Truth {
+impl ArgumentRule for Truth {
     type Of = bool;
 
     fn wanted(&self) -> String {
@@ -287,7 +310,7 @@ impl Rule for Truth {
 /// One of these, by its name.
 pub(super) struct OneOf<'a, T>(pub(super) &'a [(&'static str, T)]);
 
-impl<T: Copy + fmt::Debug> Rule for OneOf<'_, T> {
+impl<T: Copy + fmt::Debug> ArgumentRule for OneOf<'_, T> {
     type Of = T;
 
     fn wanted(&self) -> String {
@@ -303,7 +326,7 @@ impl<T: Copy + fmt::Debug> Rule for OneOf<'_, T> {
 /// Text that is not empty.
 pub(super) struct Text(pub(super) &'static str);
 
-impl Rule for Text {
+impl ArgumentRule for Text {
     type Of = String;
 
     fn wanted(&self) -> String {

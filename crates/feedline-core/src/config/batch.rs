@@ -10,7 +10,7 @@ use crate::sample::Number;
 
 /// Samples become batches.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Batch {
+pub struct BatchOptions {
     /// Samples in a batch.
     pub size: usize,
     /// Whether a last short batch is left out.
@@ -21,9 +21,9 @@ pub struct Batch {
     pub index: bool,
 }
 
-impl From<usize> for Batch {
-    fn from(size: usize) -> Batch {
-        Batch { size, ..Batch::default() }
+impl From<usize> for BatchOptions {
+    fn from(size: usize) -> BatchOptions {
+        BatchOptions { size, ..BatchOptions::default() }
     }
 }
 
@@ -36,7 +36,7 @@ pub struct Padding {
     pub named: Vec<(String, Number)>,
 }
 
-impl CallArguments for Batch {
+impl CallArguments for BatchOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.require("size", &mut self.size, Count(1, 1 << 24))?;
         from.take("drop_last", &mut self.drop_last, Truth)?;
@@ -48,7 +48,7 @@ impl CallArguments for Batch {
     }
 
     fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
-        let Batch { size, drop_last, index, .. } = *self;
+        let BatchOptions { size, drop_last, index, .. } = *self;
         settings.batching = Some(Batching { size, drop_last, pad: self.pad.is_some(), index });
         settings.padding = self.pad.clone().unwrap_or_default();
         Ok(())

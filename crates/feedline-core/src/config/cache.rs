@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::amount::Bytes;
+use super::amount::ByteCount;
 use super::arguments::{Arguments, Text};
 use super::calls::CallArguments;
 use super::{Given, Settings};
@@ -14,7 +14,7 @@ const SMALLEST: u64 = 1 << 20;
 
 /// Samples are kept for later epochs: in memory, or in a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cache {
+pub struct CacheOptions {
     /// The most bytes in memory.
     pub memory: Option<u64>,
     /// The folder; several processes may use it at the same time.
@@ -23,15 +23,15 @@ pub struct Cache {
     pub size: Option<u64>,
 }
 
-impl Cache {
+impl CacheOptions {
     /// In memory, at most this many bytes.
-    pub fn memory(bytes: u64) -> Cache {
-        Cache { memory: Some(bytes), ..Cache::default() }
+    pub fn memory(bytes: u64) -> CacheOptions {
+        CacheOptions { memory: Some(bytes), ..CacheOptions::default() }
     }
 
     /// In a folder, at most this many bytes.
-    pub fn folder(path: impl Into<PathBuf>, bytes: u64) -> Cache {
-        Cache { folder: Some(path.into()), size: Some(bytes), memory: None }
+    pub fn folder(path: impl Into<PathBuf>, bytes: u64) -> CacheOptions {
+        CacheOptions { folder: Some(path.into()), size: Some(bytes), memory: None }
     }
 }
 
@@ -58,10 +58,10 @@ pub struct Caching {
     pub steps: Option<usize>,
 }
 
-impl CallArguments for Cache {
+impl CallArguments for CacheOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
-        from.take("memory", &mut self.memory, Bytes(SMALLEST))?;
-        from.take("size", &mut self.size, Bytes(SMALLEST))?;
+        from.take("memory", &mut self.memory, ByteCount(SMALLEST))?;
+        from.take("size", &mut self.size, ByteCount(SMALLEST))?;
         if let Some(folder) = from.read("folder", Text("a path"))? {
             self.folder = Some(folder.into());
         }

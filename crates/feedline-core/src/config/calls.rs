@@ -4,15 +4,21 @@
 use serde_json::Value;
 
 use super::arguments::Arguments;
-use super::batch::Batch;
-use super::cache::Cache;
-use super::choose::{Bucket, Filter};
+use super::batch::BatchOptions;
+use super::cache::CacheOptions;
+use super::choose::{BucketOptions, FilterOptions};
 use super::functions::{Function, Takes};
-use super::image::{CenterCrop, Decode, Flip, RandomCrop, RandomResizedCrop, Resize};
-use super::loader::Loader;
-use super::numbers::{Cast, ToFloat};
-use super::order::{Concat, Interleave, Mix, Repeat, Shard, Shuffle, Skip, Take};
-use super::records::Parse;
+use super::image::{
+    CenterCropOptions, DecodeOptions, FlipOptions, RandomCropOptions, RandomResizedCropOptions,
+    ResizeOptions,
+};
+use super::loader::LoaderOptions;
+use super::numbers::{CastOptions, ToFloatOptions};
+use super::order::{
+    ConcatOptions, InterleaveOptions, MixOptions, RepeatOptions, ShardOptions, ShuffleOptions,
+    SkipOptions, TakeOptions,
+};
+use super::records::ParseOptions;
 use super::{Given, Settings};
 use crate::error::{Error, Kind, Result};
 
@@ -91,55 +97,55 @@ macro_rules! calls {
 
 calls! {
     /// All samples in another order in each epoch.
-    "shuffle" Shuffle(Shuffle);
+    "shuffle" Shuffle(ShuffleOptions);
     /// The part of one rank.
-    "shard" Shard(Shard);
+    "shard" Shard(ShardOptions);
     /// Some shards at a time.
-    "interleave" Interleave(Interleave);
+    "interleave" Interleave(InterleaveOptions);
     /// The first samples.
-    "take" Take(Take);
+    "take" Take(TakeOptions);
     /// All but the first samples.
-    "skip" Skip(Skip);
+    "skip" Skip(SkipOptions);
     /// Several passes in one epoch.
-    "repeat" Repeat(Repeat);
+    "repeat" Repeat(RepeatOptions);
     /// Several orders one behind another.
-    "concat" Concat(Concat);
+    "concat" Concat(ConcatOptions);
     /// Several orders in proportions.
-    "mix" Mix(Mix);
+    "mix" Mix(MixOptions);
     /// Which fields of a record are wanted.
-    "parse" Parse(Parse);
+    "parse" Parse(ParseOptions);
     /// Which samples are kept.
-    "filter" Filter(Filter);
+    "filter" Filter(FilterOptions);
     /// Which samples come together.
-    "bucket" Bucket(Bucket);
+    "bucket" Bucket(BucketOptions);
     /// Bytes become an image.
-    "decode" Decode(Decode);
+    "decode" Decode(DecodeOptions);
     /// The image gets another size.
-    "resize" Resize(Resize);
+    "resize" Resize(ResizeOptions);
     /// The middle of the image.
-    "center_crop" CenterCrop(CenterCrop);
+    "center_crop" CenterCrop(CenterCropOptions);
     /// A random part of the image.
-    "random_crop" RandomCrop(RandomCrop);
+    "random_crop" RandomCrop(RandomCropOptions);
     /// A random part of random size, resized.
-    "random_resized_crop" RandomResizedCrop(RandomResizedCrop);
+    "random_resized_crop" RandomResizedCrop(RandomResizedCropOptions);
     /// The image is mirrored at random.
-    "flip" Flip(Flip);
+    "flip" Flip(FlipOptions);
     /// Numbers become float32.
-    "to_float" ToFloat(ToFloat);
+    "to_float" ToFloat(ToFloatOptions);
     /// Numbers become another type.
-    "cast" Cast(Cast);
+    "cast" Cast(CastOptions);
     /// Samples are kept for later epochs.
-    "cache" Cache(Cache);
+    "cache" Cache(CacheOptions);
     /// A function of Python makes a sample of a sample.
     "map" Map(Function) = Function::new(Takes::Sample);
     /// A function of Python says which samples are kept.
     "filter" FilterFunction(Function) = Function::new(Takes::Choice);
     /// Samples become batches.
-    "batch" Batch(Batch);
+    "batch" Batch(BatchOptions);
     /// A function of Python makes a batch of a batch.
     "map_batch" MapBatch(Function) = Function::new(Takes::Batch);
     /// How the pipeline is run.
-    "loader" Loader(Box<Loader>);
+    "loader" Loader(Box<LoaderOptions>);
 }
 
 impl Call {
@@ -172,6 +178,6 @@ impl Call {
 
     /// Refuses arguments that are out of bounds.
     pub(super) fn check(&self) -> Result<()> {
-        self.clone().take(&Arguments::of_values(self.name().text()))
+        self.clone().take(&Arguments::of_rust(self.name().text()))
     }
 }

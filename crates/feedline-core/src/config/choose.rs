@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::arguments::{Arguments, Rule, Text};
+use super::arguments::{ArgumentRule, Arguments, Text};
 use super::calls::CallArguments;
 use super::{Given, Settings};
 use crate::error::{Error, Kind, Result};
@@ -10,21 +10,21 @@ use crate::transform::predicate::{Bucketing, Comparison, Constant, Operand, Pred
 
 /// Which samples are kept.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Filter {
+pub struct FilterOptions {
     /// What a sample must be to be kept.
     pub predicate: Predicate<Operand>,
 }
 
-impl Default for Filter {
+impl Default for FilterOptions {
     /// Keeps all.
-    fn default() -> Filter {
-        Filter { predicate: Predicate::All(Vec::new()) }
+    fn default() -> FilterOptions {
+        FilterOptions { predicate: Predicate::All(Vec::new()) }
     }
 }
 
 /// Samples of similar length or value come together.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Bucket {
+pub struct BucketOptions {
     /// The field that decides.
     pub by: String,
     /// The first value of each bucket but the first, ascending.
@@ -33,7 +33,7 @@ pub struct Bucket {
     pub batch: Option<Vec<usize>>,
 }
 
-impl CallArguments for Filter {
+impl CallArguments for FilterOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         if from.is_json() {
             let value = from.get("predicate").ok_or_else(|| from.lacks("predicate"))?;
@@ -56,7 +56,7 @@ impl CallArguments for Filter {
     }
 }
 
-impl CallArguments for Bucket {
+impl CallArguments for BucketOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.require("by", &mut self.by, Text("the name of a field"))?;
         from.require("boundaries", &mut self.boundaries, Ascending)?;
@@ -75,7 +75,7 @@ impl CallArguments for Bucket {
 
 struct Ascending;
 
-impl Rule for Ascending {
+impl ArgumentRule for Ascending {
     type Of = Vec<f64>;
 
     fn wanted(&self) -> String {
@@ -94,7 +94,7 @@ impl Rule for Ascending {
 /// This many sizes of batches.
 struct Sizes(usize);
 
-impl Rule for Sizes {
+impl ArgumentRule for Sizes {
     type Of = Vec<usize>;
 
     fn wanted(&self) -> String {

@@ -19,7 +19,7 @@ const TYPES: [(&str, Type); 6] = [
     ("json", Type::Json),
     ("int64", Type::Int64),
     ("float32", Type::Float32),
-    // Its numbers are told by "dtype".
+    // "dtype" says which numbers.
     ("npy", Type::Npy(Dtype::Uint8)),
 ];
 

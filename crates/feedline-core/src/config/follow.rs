@@ -5,7 +5,7 @@ use crate::error::{Error, Kind, Result};
 
 /// Calls that may stand in the same places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Group {
+pub(super) enum CallGroup {
     Order,
     Parse,
     Filter,
@@ -28,13 +28,13 @@ pub(super) enum Group {
     Loader,
 }
 
-use Group::{
+use CallGroup::{
     Batch, Bucket, Cache, Decode, Filter, Function, Image, Loader, MapBatch, Numbers, Order, Parse,
     Pixels, RandomImage,
 };
 
 /// A call (left) cannot come after any of these, whatever stands between them.
-const CANNOT_FOLLOW: [(Group, &[Group]); 14] = [
+const CANNOT_FOLLOW: [(CallGroup, &[CallGroup]); 14] = [
     (Order, &[Filter, Pixels, Function, Batch]),
     (Parse, &[Decode, Function, Batch]),
     (Filter, &[Function, Batch]),
@@ -53,7 +53,7 @@ const CANNOT_FOLLOW: [(Group, &[Group]); 14] = [
 
 /// A call (left) needs another one before it. What is said if it lacks that, and the hint. (Images need a source of
 /// images, or `decode`: that depends on the source.)
-const NEEDS: [(Group, Group, &str, &str); 2] = [
+const NEEDS: [(CallGroup, CallGroup, &str, &str); 2] = [
     (
         MapBatch,
         Batch,
@@ -63,9 +63,9 @@ const NEEDS: [(Group, Group, &str, &str); 2] = [
     (Loader, Batch, "loader: there is no batch size", "call batch(size) before loader()"),
 ];
 
-impl Group {
+impl CallGroup {
     /// Of a call about fields that are not the image.
-    pub(super) fn of(name: Name) -> Group {
+    pub(super) fn of(name: Name) -> CallGroup {
         match name {
             Name::Shuffle
             | Name::Shard
@@ -91,13 +91,13 @@ impl Group {
     }
 
     /// Whether a call of this group may come after one of another.
-    pub(super) fn may_follow(self, earlier: Group) -> bool {
+    pub(super) fn may_follow(self, earlier: CallGroup) -> bool {
         CANNOT_FOLLOW.iter().all(|(group, never)| *group != self || !never.contains(&earlier))
     }
 }
 
 /// Refuses a call that cannot follow the earlier ones.
-pub(super) fn check(name: Name, group: Group, earlier: &[(Name, Group)]) -> Result<()> {
+pub(super) fn check(name: Name, group: CallGroup, earlier: &[(Name, CallGroup)]) -> Result<()> {
     let last = earlier.iter().rfind(|(_, earlier)| !group.may_follow(*earlier));
     if let Some((earlier_name, earlier_group)) = last {
         return Err(refusal(name, group, *earlier_name, *earlier_group));
@@ -110,7 +110,7 @@ pub(super) fn check(name: Name, group: Group, earlier: &[(Name, Group)]) -> Resu
     Ok(())
 }
 
-fn refusal(name: Name, group: Group, earlier_name: Name, earlier: Group) -> Error {
+fn refusal(name: Name, group: CallGroup, earlier_name: Name, earlier: CallGroup) -> Error {
     let (name, earlier_name) = (name.text(), earlier_name.text());
     let (message, hint) = match (group, earlier) {
         (Pixels, Pixels) => (
@@ -183,7 +183,7 @@ mod tests {
 
     /// The call that must stand before another one.
     fn needed(call: &Call) -> Option<Name> {
-        let group = Group::of(call.name());
+        let group = CallGroup::of(call.name());
         let needed = NEEDS.iter().find(|(needs, ..)| *needs == group);
         let is_of_image =
             matches!(group, Image | RandomImage) || format!("{call:?}").contains("\"image\"");
@@ -204,7 +204,7 @@ mod tests {
     /// Whether each call of a pipeline may follow all that stand before it, by the table.
     fn is_allowed(calls: &[Call]) -> bool {
         let pixels = |call: &Call| format!("{call:?}").contains("\"image\"");
-        let group = |call: &Call| if pixels(call) { Pixels } else { Group::of(call.name()) };
+        let group = |call: &Call| if pixels(call) { Pixels } else { CallGroup::of(call.name()) };
         let groups: Vec<_> = calls.iter().map(group).collect();
         let may_follow = |at: usize| groups[..at].iter().all(|had| groups[at].may_follow(*had));
         (0..groups.len()).all(may_follow)
@@ -221,7 +221,7 @@ mod tests {
             for first in &each {
                 let calls = pipeline(first, second, &each);
                 let made = Settings::new(&calls, &given);
-                let groups = [first, second].map(|call| Group::of(call.name()));
+                let groups = [first, second].map(|call| CallGroup::of(call.name()));
                 // Steps of the order have rules of their own, in the plan; and a field has one type.
                 if groups != [Order, Order] && (groups != [Numbers, Numbers] || first != second) {
                     assert_eq!(made.is_ok(), is_allowed(&calls), "{calls:?}: {made:?}");

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::arguments::{Arguments, Count, OneOf, Real, Rule, Truth};
+use super::arguments::{ArgumentRule, Arguments, Count, OneOf, Real, Truth};
 use super::calls::CallArguments;
 use super::{Given, Settings, records};
 use crate::decode::resize::Filter;
@@ -15,7 +15,7 @@ const MAX_SIDE: usize = 1 << 16;
 
 /// Bytes become an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decode {
+pub struct DecodeOptions {
     /// Which channels the image has, whatever the file has.
     pub mode: Mode,
     /// Whether to turn the image as its EXIF data say.
@@ -28,10 +28,10 @@ pub struct Decode {
     pub field: Option<String>,
 }
 
-impl Default for Decode {
-    fn default() -> Decode {
+impl Default for DecodeOptions {
+    fn default() -> DecodeOptions {
         let mode = Mode::default();
-        Decode { mode, orient: false, max_pixels: MAX_PIXELS, scaled: false, field: None }
+        DecodeOptions { mode, orient: false, max_pixels: MAX_PIXELS, scaled: false, field: None }
     }
 }
 
@@ -74,7 +74,7 @@ impl Sides {
 
 /// The image gets another size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resize {
+pub struct ResizeOptions {
     /// Of the result; of one number, the other side keeps the proportion.
     pub size: Sides,
     /// How neighbours are weighed.
@@ -83,14 +83,14 @@ pub struct Resize {
 
 /// The middle of the image; what is missing is black.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CenterCrop {
+pub struct CenterCropOptions {
     /// Of the result.
     pub size: Sides,
 }
 
 /// A random part of the image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RandomCrop {
+pub struct RandomCropOptions {
     /// Of the result.
     pub size: Sides,
     /// Black pixels that are put around the image first, on each side.
@@ -99,7 +99,7 @@ pub struct RandomCrop {
 
 /// A random part of random size and proportion, resized.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RandomResizedCrop {
+pub struct RandomResizedCropOptions {
     /// Of the result.
     pub size: Sides,
     /// The smallest and the largest share of the area.
@@ -110,9 +110,9 @@ pub struct RandomResizedCrop {
     pub filter: Filter,
 }
 
-impl Default for RandomResizedCrop {
-    fn default() -> RandomResizedCrop {
-        RandomResizedCrop {
+impl Default for RandomResizedCropOptions {
+    fn default() -> RandomResizedCropOptions {
+        RandomResizedCropOptions {
             size: Sides::default(),
             scale: (0.08, 1.0),
             ratio: (3.0 / 4.0, 4.0 / 3.0),
@@ -130,25 +130,25 @@ macro_rules! from_size {
         })*
     };
 }
-from_size! { Resize RandomCrop RandomResizedCrop }
+from_size! { ResizeOptions RandomCropOptions RandomResizedCropOptions }
 
 /// Left becomes right at random.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Flip {
+pub struct FlipOptions {
     /// The probability.
     pub p: f64,
 }
 
-impl Default for Flip {
-    fn default() -> Flip {
-        Flip { p: 0.5 }
+impl Default for FlipOptions {
+    fn default() -> FlipOptions {
+        FlipOptions { p: 0.5 }
     }
 }
 
 /// One side or (height, width).
 struct InPixels;
 
-impl Rule for InPixels {
+impl ArgumentRule for InPixels {
     type Of = Sides;
 
     fn wanted(&self) -> String {
@@ -180,7 +180,7 @@ impl Rule for InPixels {
 /// Two numbers in bounds, the smaller first.
 struct Range(f64, f64);
 
-impl Rule for Range {
+impl ArgumentRule for Range {
     type Of = (f64, f64);
 
     fn wanted(&self) -> String {
@@ -202,7 +202,7 @@ impl Rule for Range {
 const FILTERS: OneOf<'_, Filter> =
     OneOf(&[("bilinear", Filter::Bilinear), ("bicubic", Filter::Bicubic)]);
 
-impl CallArguments for Decode {
+impl CallArguments for DecodeOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.take("mode", &mut self.mode, OneOf(&[("rgb", Mode::Rgb), ("gray", Mode::Gray)]))?;
         from.take("orient", &mut self.orient, Truth)?;
@@ -225,7 +225,7 @@ impl CallArguments for Decode {
                 settings.picture = records::picture(field.as_deref(), contents, wanted)?;
             }
         }
-        let Decode { mode, orient, max_pixels, scaled, .. } = *self;
+        let DecodeOptions { mode, orient, max_pixels, scaled, .. } = *self;
         settings.decoding =
             Some(Decoding { options: Options { mode, orient, max_pixels }, scaled });
         Ok(())
@@ -253,7 +253,7 @@ pub(super) fn no_picture(name: &str, given: &Given) -> Error {
     Error::new(Kind::InvalidArgument, message).with_hint(hint)
 }
 
-impl CallArguments for Resize {
+impl CallArguments for ResizeOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.require("size", &mut self.size, InPixels)?;
         from.take("filter", &mut self.filter, FILTERS)
@@ -268,7 +268,7 @@ impl CallArguments for Resize {
     }
 }
 
-impl CallArguments for CenterCrop {
+impl CallArguments for CenterCropOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.require("size", &mut self.size, InPixels)
     }
@@ -278,7 +278,7 @@ impl CallArguments for CenterCrop {
     }
 }
 
-impl CallArguments for RandomCrop {
+impl CallArguments for RandomCropOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.require("size", &mut self.size, InPixels)?;
         from.take("padding", &mut self.padding, Count(0, MAX_SIDE))
@@ -290,7 +290,7 @@ impl CallArguments for RandomCrop {
     }
 }
 
-impl CallArguments for RandomResizedCrop {
+impl CallArguments for RandomResizedCropOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.require("size", &mut self.size, InPixels)?;
         from.take("scale", &mut self.scale, Range(f64::MIN_POSITIVE, 1.0))?;
@@ -299,13 +299,13 @@ impl CallArguments for RandomResizedCrop {
     }
 
     fn apply(&self, settings: &mut Settings, given: &Given) -> Result<()> {
-        let RandomResizedCrop { size, scale, ratio, filter } = *self;
+        let RandomResizedCropOptions { size, scale, ratio, filter } = *self;
         let step = Step::RandomResizedCrop { size: size.size(), scale, ratio, filter };
         settings.add_image_step("random_resized_crop", given, step)
     }
 }
 
-impl CallArguments for Flip {
+impl CallArguments for FlipOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.take("p", &mut self.p, Real(0.0, 1.0))
     }

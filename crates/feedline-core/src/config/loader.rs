@@ -11,12 +11,12 @@ use super::{Chaos, Given, Settings, faults};
 use crate::error::{Error, Kind, Result};
 use crate::fault::FaultPolicy;
 
-/// How long the consumer waits for a batch before it is told why, by default.
+/// How long the consumer waits for a batch before an event says why, by default.
 pub(super) const STALL: Duration = Duration::from_secs(30);
 
 /// How a pipeline is run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loader {
+pub struct LoaderOptions {
     /// Threads that decode and transform.
     pub threads: Choice,
     /// Threads that read files.
@@ -43,9 +43,9 @@ pub struct Loader {
     pub workers: FunctionWorkers,
 }
 
-impl Default for Loader {
-    fn default() -> Loader {
-        Loader {
+impl Default for LoaderOptions {
+    fn default() -> LoaderOptions {
+        LoaderOptions {
             threads: Choice::Auto,
             readers: Choice::Auto,
             files: Choice::Auto,
@@ -61,7 +61,7 @@ impl Default for Loader {
     }
 }
 
-impl CallArguments for Loader {
+impl CallArguments for LoaderOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.take("threads", &mut self.threads, CountOrAuto(1, 1024))?;
         from.take("readers", &mut self.readers, CountOrAuto(1, 256))?;

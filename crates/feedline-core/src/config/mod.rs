@@ -36,30 +36,28 @@ use crate::source::Contents;
 use crate::transform::predicate::{Bucketing, Operand, Predicate};
 use crate::transform::{Decoding, Layout, Output, Size, Step};
 pub use amount::Choice;
+pub use batch::BatchOptions;
 pub use batch::Padding;
-pub use cache::{CacheStore, Caching};
+pub use cache::{CacheOptions, CacheStore, Caching};
 pub use calls::Call;
 pub(crate) use chaos::{Chaos, InjectedFault};
+pub use choose::{BucketOptions, FilterOptions};
 pub use faults::fault_policy;
-use follow::Group;
+use follow::CallGroup;
 pub(crate) use functions::Function;
-pub use functions::Takes;
+pub use functions::{FunctionWorkers, StartMethod, Takes};
+pub use image::{
+    CenterCropOptions, DecodeOptions, FlipOptions, RandomCropOptions, RandomResizedCropOptions,
+    ResizeOptions, Sides,
+};
+pub use loader::LoaderOptions;
+pub use numbers::{CastOptions, PerChannel, ToFloatOptions};
+pub use order::{
+    ConcatOptions, InterleaveOptions, MixOptions, PartOptions, RepeatOptions, ShardOptions,
+    ShuffleOptions, SkipOptions, TakeOptions,
+};
+pub use records::ParseOptions;
 pub use workers::Workers;
-
-/// The arguments of each call.
-pub mod options {
-    pub use super::batch::Batch;
-    pub use super::cache::Cache;
-    pub use super::choose::{Bucket, Filter};
-    pub use super::functions::{FunctionWorkers, StartMethod};
-    pub use super::image::{
-        CenterCrop, Decode, Flip, RandomCrop, RandomResizedCrop, Resize, Sides,
-    };
-    pub use super::loader::Loader;
-    pub use super::numbers::{Cast, PerChannel, ToFloat};
-    pub use super::order::{Concat, Interleave, Mix, Part, Repeat, Shard, Shuffle, Skip, Take};
-    pub use super::records::Parse;
-}
 
 /// What the source gives, as far as the settings must know.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,7 +128,7 @@ pub struct Settings {
     pub faults: FaultPolicy,
     /// Plan: the quarantine file, or folder of them, whose samples are left out.
     pub exclude: Option<PathBuf>,
-    /// Deliver: how long the consumer waits before it is told why.
+    /// Deliver: how long the consumer waits before an event says why.
     pub stall: Option<Duration>,
     /// Trouble on purpose, for tests.
     pub chaos: Option<Chaos>,
@@ -186,14 +184,14 @@ impl Settings {
         Ok(settings)
     }
 
-    fn group(&self, call: &Call, given: &Given) -> Group {
-        if let Call::ToFloat(options::ToFloat { field, .. })
-        | Call::Cast(options::Cast { field, .. }) = call
+    fn group(&self, call: &Call, given: &Given) -> CallGroup {
+        if let Call::ToFloat(ToFloatOptions { field, .. }) | Call::Cast(CastOptions { field, .. }) =
+            call
             && self.means_picture(field, given)
         {
-            return Group::Pixels;
+            return CallGroup::Pixels;
         }
-        Group::of(call.name())
+        CallGroup::of(call.name())
     }
 
     fn has_picture(&self, given: &Given) -> bool {
@@ -317,45 +315,45 @@ mod tests {
     #[test]
     fn values_of_rust_code_are_checked_as_json_is() {
         use crate::fault::Limit;
-        let decode = || Call::Decode(options::Decode::default());
+        let decode = || Call::Decode(DecodeOptions::default());
         let batch = || Call::Batch(1.into());
         let faults = FaultPolicy { retry: 5000, ..FaultPolicy::default() };
         let no_number =
             FaultPolicy { limit: Some(Limit::Share(f64::NAN)), ..FaultPolicy::default() };
         let loader = |loader| vec![batch(), Call::Loader(Box::new(loader))];
-        let plain = options::Loader::default;
+        let plain = LoaderOptions::default;
         let mistakes = [
             vec![decode(), Call::Resize(0.into())],
             vec![decode(), Call::Resize((224, 1 << 20).into())],
-            vec![decode(), Call::Flip(options::Flip { p: f64::NAN })],
+            vec![decode(), Call::Flip(FlipOptions { p: f64::NAN })],
             vec![
                 decode(),
-                Call::ToFloat(options::ToFloat { mean: [0.5, 0.5].into(), ..Default::default() }),
+                Call::ToFloat(ToFloatOptions { mean: [0.5, 0.5].into(), ..Default::default() }),
             ],
-            vec![Call::Take(options::Take { samples: 0 })],
-            vec![Call::Shard(options::Shard::new(4, 4))],
-            vec![Call::Mix(options::Mix {
-                parts: vec![options::Part::default()],
+            vec![Call::Take(TakeOptions { samples: 0 })],
+            vec![Call::Shard(ShardOptions::new(4, 4))],
+            vec![Call::Mix(MixOptions {
+                parts: vec![PartOptions::default()],
                 ..Default::default()
             })],
-            vec![Call::Bucket(options::Bucket {
+            vec![Call::Bucket(BucketOptions {
                 by: "x".into(),
                 boundaries: vec![5.0, 5.0],
                 batch: None,
             })],
-            vec![Call::Parse(options::Parse { fields: vec![] })],
-            vec![Call::Parse(options::Parse {
+            vec![Call::Parse(ParseOptions { fields: vec![] })],
+            vec![Call::Parse(ParseOptions {
                 fields: vec![Wanted { default: Some(vec![1]), ..Wanted::new("x", Type::Int64) }],
             })],
             vec![Call::Batch(0.into())],
-            loader(options::Loader { threads: 0.into(), ..plain() }),
-            loader(options::Loader {
+            loader(LoaderOptions { threads: 0.into(), ..plain() }),
+            loader(LoaderOptions {
                 memory: (1 << 20).into(),
                 prefetch: (2 << 20).into(),
                 ..plain()
             }),
-            loader(options::Loader { faults, ..plain() }),
-            loader(options::Loader { faults: no_number, ..plain() }),
+            loader(LoaderOptions { faults, ..plain() }),
+            loader(LoaderOptions { faults: no_number, ..plain() }),
         ];
         let refused = mistakes.map(|calls| match Settings::new(&calls, &Given::Files) {
             Ok(settings) => panic!("{calls:?} became {settings:?}"),

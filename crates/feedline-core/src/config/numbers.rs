@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::fmt;
 use std::sync::Arc;
 
-use super::arguments::{Arguments, OneOf, Rule};
+use super::arguments::{ArgumentRule, Arguments, OneOf};
 use super::calls::CallArguments;
 use super::image::no_picture;
 use super::{Given, Settings, picture_of};
@@ -16,7 +16,7 @@ use crate::transform::{Layout, Output};
 
 /// Numbers become float32: of the image, 0 to 255 becomes 0 to 1 first.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ToFloat {
+pub struct ToFloatOptions {
     /// Is subtracted.
     pub mean: PerChannel,
     /// Then the numbers are divided by it.
@@ -27,16 +27,16 @@ pub struct ToFloat {
     pub field: Vec<String>,
 }
 
-impl Default for ToFloat {
-    fn default() -> ToFloat {
+impl Default for ToFloatOptions {
+    fn default() -> ToFloatOptions {
         let (mean, std) = (PerChannel::Same(0.0), PerChannel::Same(1.0));
-        ToFloat { mean, std, layout: None, field: Vec::new() }
+        ToFloatOptions { mean, std, layout: None, field: Vec::new() }
     }
 }
 
 /// Numbers become another type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cast {
+pub struct CastOptions {
     /// The type.
     pub dtype: Dtype,
     /// Of the image; channels last by default.
@@ -45,15 +45,15 @@ pub struct Cast {
     pub field: Vec<String>,
 }
 
-impl Default for Cast {
-    fn default() -> Cast {
-        Cast::from(Dtype::Uint8)
+impl Default for CastOptions {
+    fn default() -> CastOptions {
+        CastOptions::from(Dtype::Uint8)
     }
 }
 
-impl From<Dtype> for Cast {
-    fn from(dtype: Dtype) -> Cast {
-        Cast { dtype, layout: None, field: Vec::new() }
+impl From<Dtype> for CastOptions {
+    fn from(dtype: Dtype) -> CastOptions {
+        CastOptions { dtype, layout: None, field: Vec::new() }
     }
 }
 
@@ -105,9 +105,9 @@ impl PerChannel {
 }
 
 /// How many there must be is known when the call is applied.
-struct Numbers;
+struct NumberList;
 
-impl Rule for Numbers {
+impl ArgumentRule for NumberList {
     type Of = PerChannel;
 
     fn wanted(&self) -> String {
@@ -127,7 +127,7 @@ impl Rule for Numbers {
 /// A name or several.
 struct Names;
 
-impl Rule for Names {
+impl ArgumentRule for Names {
     type Of = Vec<String>;
 
     fn wanted(&self) -> String {
@@ -150,10 +150,10 @@ fn dtypes() -> Vec<(&'static str, Dtype)> {
     Dtype::ALL.iter().map(|dtype| (dtype.name(), *dtype)).collect()
 }
 
-impl CallArguments for ToFloat {
+impl CallArguments for ToFloatOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
-        from.take("mean", &mut self.mean, Numbers)?;
-        from.take("std", &mut self.std, Numbers)?;
+        from.take("mean", &mut self.mean, NumberList)?;
+        from.take("std", &mut self.std, NumberList)?;
         from.take("layout", &mut self.layout, LAYOUTS)?;
         from.take("field", &mut self.field, Names)
     }
@@ -178,7 +178,7 @@ impl CallArguments for ToFloat {
     }
 }
 
-impl CallArguments for Cast {
+impl CallArguments for CastOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.require("dtype", &mut self.dtype, OneOf(&dtypes()))?;
         from.take("layout", &mut self.layout, LAYOUTS)?;

@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::amount::{Choice, CountOrAuto};
-use super::arguments::{Arguments, OneOf, Real, Rule, Whole};
+use super::arguments::{ArgumentRule, Arguments, OneOf, Real, Whole};
 use super::calls::{Call, CallArguments};
-use super::follow::Group;
+use super::follow::CallGroup;
 use super::{Given, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::plan::{self, By, Mixture, OrderStep, Remainder};
@@ -15,22 +15,22 @@ const MOST: u64 = 1 << 61;
 
 /// All samples in another order in each epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shuffle {
+pub struct ShuffleOptions {
     /// Decides the order alone.
     pub seed: u64,
     /// Shuffles only within runs of this many samples; all of them by default.
     pub buffer: Option<u64>,
 }
 
-impl From<u64> for Shuffle {
-    fn from(seed: u64) -> Shuffle {
-        Shuffle { seed, buffer: None }
+impl From<u64> for ShuffleOptions {
+    fn from(seed: u64) -> ShuffleOptions {
+        ShuffleOptions { seed, buffer: None }
     }
 }
 
 /// The part of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shard {
+pub struct ShardOptions {
     /// From 0.
     pub rank: u64,
     /// How many ranks there are.
@@ -41,22 +41,22 @@ pub struct Shard {
     pub by: Option<By>,
 }
 
-impl Default for Shard {
-    fn default() -> Shard {
-        Shard { rank: 0, world: 1, remainder: Remainder::default(), by: None }
+impl Default for ShardOptions {
+    fn default() -> ShardOptions {
+        ShardOptions { rank: 0, world: 1, remainder: Remainder::default(), by: None }
     }
 }
 
-impl Shard {
+impl ShardOptions {
     /// The part of a rank, sample by sample, with some samples twice if they cannot be divided evenly.
-    pub fn new(rank: u64, world: u64) -> Shard {
-        Shard { rank, world, ..Shard::default() }
+    pub fn new(rank: u64, world: u64) -> ShardOptions {
+        ShardOptions { rank, world, ..ShardOptions::default() }
     }
 }
 
 /// Some shards at a time, a few records of each in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Interleave {
+pub struct InterleaveOptions {
     /// How many shards are open.
     pub cycle: Choice,
     /// Records of each visit.
@@ -65,45 +65,45 @@ pub struct Interleave {
     pub seed: Option<u64>,
 }
 
-impl Default for Interleave {
-    fn default() -> Interleave {
-        Interleave { cycle: Choice::Auto, block: 1, seed: None }
+impl Default for InterleaveOptions {
+    fn default() -> InterleaveOptions {
+        InterleaveOptions { cycle: Choice::Auto, block: 1, seed: None }
     }
 }
 
 /// The first samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Take {
+pub struct TakeOptions {
     /// How many.
     pub samples: u64,
 }
 
 /// All but the first samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Skip {
+pub struct SkipOptions {
     /// How many are left out.
     pub samples: u64,
 }
 
 /// Several passes in one epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Repeat {
+pub struct RepeatOptions {
     /// How many.
     pub times: u64,
 }
 
 /// Several orders one behind another.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Concat {
+pub struct ConcatOptions {
     /// One for each pipeline.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PartOptions>,
 }
 
 /// Several orders in proportions.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Mix {
+pub struct MixOptions {
     /// One for each pipeline; each has a weight.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PartOptions>,
     /// Shuffles which part comes when; without, they are spread evenly.
     pub seed: Option<u64>,
     /// Samples of an epoch; as many as all parts have by default.
@@ -112,7 +112,7 @@ pub struct Mix {
 
 /// What is asked of some shards of the source: the next ones after those of the part before.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Part {
+pub struct PartOptions {
     /// How many.
     pub shards: u64,
     /// Calls about the order.
@@ -133,7 +133,7 @@ fn is_packed(given: &Given) -> bool {
     matches!(given, Given::Records(contents) if contents.is_packed)
 }
 
-impl CallArguments for Shuffle {
+impl CallArguments for ShuffleOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.take("seed", &mut self.seed, Whole(0, u64::MAX))?;
         from.take("buffer", &mut self.buffer, Whole(1, MOST))
@@ -154,7 +154,7 @@ impl CallArguments for Shuffle {
     }
 }
 
-impl CallArguments for Shard {
+impl CallArguments for ShardOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         let remainders =
             [("pad", Remainder::Pad), ("drop", Remainder::Drop), ("uneven", Remainder::Uneven)];
@@ -176,7 +176,7 @@ impl CallArguments for Shard {
     }
 }
 
-impl CallArguments for Interleave {
+impl CallArguments for InterleaveOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.take("cycle", &mut self.cycle, CountOrAuto(1, 1 << 24))?;
         from.take("block", &mut self.block, Whole(1, 1 << 32))?;
@@ -184,12 +184,12 @@ impl CallArguments for Interleave {
     }
 
     fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
-        let Interleave { cycle, block, seed } = *self;
+        let InterleaveOptions { cycle, block, seed } = *self;
         settings.add_step(OrderStep::Interleave { cycle: cycle.given(), block, seed })
     }
 }
 
-impl CallArguments for Take {
+impl CallArguments for TakeOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.require("samples", &mut self.samples, Whole(1, MOST))
     }
@@ -199,7 +199,7 @@ impl CallArguments for Take {
     }
 }
 
-impl CallArguments for Skip {
+impl CallArguments for SkipOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.require("samples", &mut self.samples, Whole(0, MOST))
     }
@@ -209,7 +209,7 @@ impl CallArguments for Skip {
     }
 }
 
-impl CallArguments for Repeat {
+impl CallArguments for RepeatOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.require("times", &mut self.times, Whole(1, MOST))
     }
@@ -219,7 +219,7 @@ impl CallArguments for Repeat {
     }
 }
 
-impl CallArguments for Concat {
+impl CallArguments for ConcatOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         take_parts(&mut self.parts, from)
     }
@@ -230,7 +230,7 @@ impl CallArguments for Concat {
     }
 }
 
-impl CallArguments for Mix {
+impl CallArguments for MixOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         take_parts(&mut self.parts, from)?;
         if self.parts.iter().any(|part| part.weight.is_none()) {
@@ -249,14 +249,14 @@ impl CallArguments for Mix {
 }
 
 /// `[{"shards": 2, "calls": [...], "weight": 0.5}, ...]`
-fn take_parts(parts: &mut Vec<Part>, from: &Arguments<'_>) -> Result<()> {
-    from.require("parts", parts, Parts)?;
+fn take_parts(parts: &mut Vec<PartOptions>, from: &Arguments<'_>) -> Result<()> {
+    from.require("parts", parts, PartList)?;
     let Some(Value::Array(list)) = from.get("parts") else {
-        return parts.iter_mut().try_for_each(|part| part.take(&Arguments::of_values(from.call())));
+        return parts.iter_mut().try_for_each(|part| part.take(&Arguments::of_rust(from.call())));
     };
     for value in list {
-        let json = value.as_object().ok_or_else(|| from.bad("parts", &Parts.wanted(), value))?;
-        let (mut part, arguments) = (Part::default(), Arguments::of_json(from.call(), json));
+        let json = value.as_object().ok_or_else(|| from.bad("parts", &PartList.wanted(), value))?;
+        let (mut part, arguments) = (PartOptions::default(), Arguments::of_json(from.call(), json));
         part.take(&arguments)?;
         arguments.finish()?;
         parts.push(part);
@@ -265,21 +265,21 @@ fn take_parts(parts: &mut Vec<Part>, from: &Arguments<'_>) -> Result<()> {
 }
 
 /// The parts themselves are read one by one.
-struct Parts;
+struct PartList;
 
-impl Rule for Parts {
-    type Of = Vec<Part>;
+impl ArgumentRule for PartList {
+    type Of = Vec<PartOptions>;
 
     fn wanted(&self) -> String {
         "a list of parts, each with its shards and calls".to_owned()
     }
 
-    fn read(&self, value: &Value) -> Option<Vec<Part>> {
+    fn read(&self, value: &Value) -> Option<Vec<PartOptions>> {
         value.is_array().then(Vec::new)
     }
 }
 
-impl Part {
+impl PartOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.require("shards", &mut self.shards, Whole(0, 1 << 32))?;
         from.take("weight", &mut self.weight, Real(0.0, 1e9))?;
@@ -288,10 +288,10 @@ impl Part {
         self.calls.iter().try_for_each(Call::check)
     }
 
-    fn plan(&self, of: &str) -> Result<plan::Part> {
+    fn plan(&self, of: &str) -> Result<plan::PlanPart> {
         let mut settings = Settings::default();
         for call in &self.calls {
-            if Group::of(call.name()) != Group::Order {
+            if CallGroup::of(call.name()) != CallGroup::Order {
                 let call = call.name().text();
                 let message = format!("{of} cannot follow {call}");
                 return Err(Error::new(Kind::InvalidArgument, message)
@@ -299,14 +299,14 @@ impl Part {
             }
             call.apply(&mut settings, &Given::Files)?;
         }
-        Ok(plan::Part { shards: self.shards as usize, steps: settings.order })
+        Ok(plan::PlanPart { shards: self.shards as usize, steps: settings.order })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Excluded, Part, Plan, Shard};
+    use crate::plan::{Excluded, Plan, PlanPart, Shard};
     use serde::Deserialize;
 
     #[derive(Deserialize)]
@@ -345,7 +345,8 @@ mod tests {
             OrderStep::Interleave { cycle: None, block: 1, seed: None },
             OrderStep::ShuffleRuns { seed: 1, buffer: 100 },
         ];
-        let parts = vec![Part { shards: 2, steps: first }, Part { shards: 1, steps: vec![] }];
+        let parts =
+            vec![PlanPart { shards: 2, steps: first }, PlanPart { shards: 1, steps: vec![] }];
         let mixture = Mixture { parts, weights: vec![0.5, 2.0], seed: Some(3), samples: None };
         assert_eq!(steps, [OrderStep::Mix(mixture), OrderStep::Skip(0), OrderStep::Repeat(2)]);
     }

@@ -13,12 +13,12 @@ const PICTURES: [&str; 4] = ["jpg", "jpeg", "png", "webp"];
 
 /// Which fields of a record are wanted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Parse {
+pub struct ParseOptions {
     /// One or more.
     pub fields: Vec<Wanted>,
 }
 
-impl CallArguments for Parse {
+impl CallArguments for ParseOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         if from.is_json() {
             self.fields = fields::wanted(from)?;

@@ -56,7 +56,7 @@ impl Default for Options {
 
 /// What is known before anything is decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct ImageHeader {
     /// Format of the file.
     pub format: Format,
     /// Width in pixels, after orientation.
@@ -69,9 +69,9 @@ pub struct Header {
     pub progressive: bool,
 }
 
-impl Header {
+impl ImageHeader {
     /// Reads the header and checks the size.
-    pub fn read(bytes: &[u8], options: &Options) -> Result<Header> {
+    pub fn read(bytes: &[u8], options: &Options) -> Result<ImageHeader> {
         let format = sniff(bytes)?;
         let (width, height, progressive) = match format {
             Format::Jpeg => jpeg::size(bytes)?,
@@ -92,7 +92,7 @@ impl Header {
         let orientation =
             if options.orient { orientation_of(bytes) } else { Orientation::default() };
         let (width, height) = orientation.turned(width, height);
-        Ok(Header { format, width, height, orientation, progressive })
+        Ok(ImageHeader { format, width, height, orientation, progressive })
     }
 
     /// The rectangle of the whole image.
@@ -149,7 +149,7 @@ impl Decoder {
     pub fn decode(
         &mut self,
         bytes: &[u8],
-        header: &Header,
+        header: &ImageHeader,
         options: &Options,
         wanted: Rect,
         shrink: usize,
@@ -174,7 +174,7 @@ impl Decoder {
     fn decode_stored(
         &mut self,
         bytes: &[u8],
-        header: &Header,
+        header: &ImageHeader,
         options: &Options,
         wanted: Rect,
         shrink: usize,
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_image_are_named_by_their_first_bytes() {
-        let error = Header::read(b"GIF89a....", &Options::default()).unwrap_err();
+        let error = ImageHeader::read(b"GIF89a....", &Options::default()).unwrap_err();
         assert_eq!(error.kind(), Kind::UnknownFormat);
         assert!(error.message().contains("47 49 46 38"), "{error}");
         assert_eq!(sniff(b"").unwrap_err().message(), "the file is empty");

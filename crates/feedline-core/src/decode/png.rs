@@ -89,7 +89,7 @@ pub fn encode(pixels: &[u8], width: usize, height: usize, mode: Mode) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::Header;
+    use crate::decode::ImageHeader;
 
     #[test]
     fn pixels_survive_a_round_trip_and_every_truncation_is_noticed() {
@@ -101,7 +101,7 @@ mod tests {
         assert_eq!(canvas.bytes(), pixels);
         for length in 0..bytes.len() {
             let cut = &bytes[..length];
-            let outcome = Header::read(cut, &options)
+            let outcome = ImageHeader::read(cut, &options)
                 .and_then(|_| decode(cut, &options, &mut Vec::new(), &mut canvas));
             assert!(outcome.is_err(), "cut at {length} of {}", bytes.len());
         }

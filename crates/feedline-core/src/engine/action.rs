@@ -15,7 +15,7 @@ pub enum PolicyAction {
     Skip,
     /// Use another sample of the epoch.
     Replace,
-    /// Use what the user gave for this; the result that came has it already.
+    /// Use what the user gave for this; the result has it already.
     Substitute,
 }
 
@@ -73,10 +73,10 @@ pub enum Purpose {
 
 /// What a driver must do, in this order.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Action {
-    /// Make a sample, after this time. What came for the slot before is of no use any more.
+pub enum EpochAction {
+    /// Make a sample, after this time. Earlier results for the slot are of no use any more.
     Make(Order, Duration),
-    /// Give the rest of the plan with `Engine::plan` and `Engine::plan_ends`. Only with `Plan::Given`.
+    /// Give the rest of the plan with `Engine::plan` and `Engine::plan_ends`. Only with `BatchPlan::Given`.
     ReadPlan,
     /// The orders of all slots below this one that `Engine::next_order` has not given out are given out by this.
     /// Only with `Moves::Remade`.
@@ -84,8 +84,8 @@ pub enum Action {
         /// The next slot that `Engine::next_order` gives out, if there is one.
         below: u64,
     },
-    /// A sample that was ordered fills another slot now. If it was made, it belongs there; if not, what comes of
-    /// it does. With `Moves::Remade`, and if the slots are of two batches, the results of all samples of the later
+    /// A sample that was ordered fills another slot now. If it was made, it belongs there; if not, its result
+    /// does. With `Moves::Remade`, and if the slots are of two batches, the results of all samples of the later
     /// batch are of no use any more: it is made again without this sample, which a `Make` orders once more.
     Move {
         /// The slot that it was for.
@@ -101,22 +101,22 @@ pub enum Action {
     /// Write down a fault, before any later action is performed.
     Record {
         /// What it is.
-        fault: Fault,
+        fault: JudgedFault,
         /// What becomes of it.
         verdict: Verdict,
     },
     /// Write down that another sample was found in the place of a bad one.
     RecordReplacement {
         /// As the driver named it.
-        fault: Fault,
+        fault: JudgedFault,
         /// The sequence of the sample that is used instead.
         by: u64,
     },
-    /// Finish a batch whose samples are known, and tell `Engine::finished` what came of it. Only if
-    /// `Settings::finishes` says so.
-    Finish(Unfinished),
+    /// Finish a batch whose samples are known, and report the result with `Engine::finished`. Only if
+    /// `EpochSettings::finishes` says so.
+    Finish(UnfinishedBatch),
     /// Hand over a batch.
-    Deliver(Batch),
+    Deliver(DeliveredBatch),
     /// These samples are in a batch that is left out because it is not full.
     Drop {
         /// Their slots.
@@ -138,8 +138,8 @@ pub enum Action {
 
 /// A fault that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// One that came as a result, as the driver named it.
+pub enum JudgedFault {
+    /// One that was reported with a result, as the driver named it.
     Reported(u64),
     /// The sample of this slot does not fit most of its batch, such as that of the other slot.
     Misfit {
@@ -173,19 +173,19 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Stop {
     /// With this fault.
-    Raised(Fault),
+    Raised(JudgedFault),
     /// With this fault, which is one too many.
-    TooMany(Fault, TooMany),
+    TooMany(JudgedFault, TooMany),
     /// This many samples were tried in the place of a bad one, and none could be used.
     NoReplacement {
         /// What is wrong with the sample.
-        fault: Fault,
+        fault: JudgedFault,
         /// Samples that were tried.
         tried: u32,
         /// Those of them that were bad; the others were filtered out.
         bad: u32,
     },
-    /// A result came that is not awaited: a bug of the driver.
+    /// A result that is not awaited: a bug of the driver.
     Unexpected(Order),
     /// Samples are missing: a bug of the engine.
     DoesNotAddUp(Account),
@@ -193,14 +193,14 @@ pub enum Stop {
 
 /// A batch whose samples are known, to be finished by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfinished {
+pub struct UnfinishedBatch {
     /// The number of this action in the epoch. A batch that is finished anew gets another one.
     pub number: u64,
     /// The slots that it has, in order, and the sequence of the sample in each.
     pub samples: Vec<(u64, u64)>,
 }
 
-/// What came of finishing a batch.
+/// The result of finishing a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finished {
     /// It can be delivered.
@@ -223,7 +223,7 @@ pub struct BadSlot {
 
 /// A batch that is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct DeliveredBatch {
     /// Batches of this epoch are counted from here, without empty ones; with `Membership::Unordered` as they were
     /// planned.
     pub number: u64,

@@ -9,8 +9,8 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    Accepted, Action, BadSlot, Complete, Counted, Fill, Finished, Moves, Next, Order, Outcome,
-    Plan, Purpose, Settings, Slot, State, Stop, Unfinished, most_common,
+    Accepted, BadSlot, BatchPlan, Complete, Counted, EpochAction, EpochSettings, Fill, Finished,
+    Moves, Next, Order, Outcome, Purpose, Slot, State, Stop, UnfinishedBatch, most_common,
 };
 
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Fixed {
     /// The first slot of the batch that is being judged.
     first: u64,
     /// Batches of which a sample was ordered, from that one on.
-    open: VecDeque<Open>,
+    open: VecDeque<OpenBatch>,
     /// The next slot whose order is given out.
     next: u64,
     /// Samples from here on fill other slots.
@@ -48,7 +48,7 @@ enum Planning {
 
 /// A batch that is not complete.
 #[derive(Clone, Debug)]
-struct Open {
+struct OpenBatch {
     first: u64,
     slots: Vec<Slot>,
     /// The first slot, as an offset, that was not judged.
@@ -82,12 +82,12 @@ enum Finishing {
 }
 
 impl Fixed {
-    pub(super) fn new(settings: &Settings, first: u64, filled: u64) -> Fixed {
+    pub(super) fn new(settings: &EpochSettings, first: u64, filled: u64) -> Fixed {
         let samples = settings.samples;
         let end = samples.saturating_sub(filled);
         let (size, planning) = match settings.plan {
-            Plan::Known => (settings.batch_size, Planning::Ended),
-            Plan::Given | Plan::Open => (0, Planning::Going),
+            BatchPlan::Known => (settings.batch_size, Planning::Ended),
+            BatchPlan::Given | BatchPlan::Open => (0, Planning::Going),
         };
         Fixed {
             size,
@@ -117,19 +117,19 @@ impl Fixed {
     pub(super) fn plan_ends(&mut self, state: &mut State) {
         self.planning = Planning::Ended;
         // With an open plan this may be known early or late, and verdicts must not depend on that.
-        if state.settings.plan == Plan::Given {
+        if state.settings.plan == BatchPlan::Given {
             state.limits.expected = Some(self.samples);
         }
     }
 
     /// Whether a fault cannot be judged yet because the end of the epoch is not known.
-    fn waits_for_plan(&mut self, state: &State, actions: &mut Vec<Action>) -> bool {
-        if state.settings.plan != Plan::Given || self.planning == Planning::Ended {
+    fn waits_for_plan(&mut self, state: &State, actions: &mut Vec<EpochAction>) -> bool {
+        if state.settings.plan != BatchPlan::Given || self.planning == Planning::Ended {
             return false;
         }
         if self.planning == Planning::Going {
             self.planning = Planning::Asked;
-            actions.push(Action::ReadPlan);
+            actions.push(EpochAction::ReadPlan);
         }
         true
     }
@@ -172,7 +172,7 @@ impl Fixed {
         let (first, size) = (self.open_end(), self.size_of(0));
         self.given.pop_front();
         let slots = (first..first + size).map(|slot| Slot::Awaited(Order::planned(slot))).collect();
-        self.open.push_back(Open {
+        self.open.push_back(OpenBatch {
             first,
             slots,
             cursor: 0,
@@ -185,11 +185,11 @@ impl Fixed {
     }
 
     /// The batch with a slot, of those of which samples were ordered.
-    fn batch(&mut self, slot: u64) -> Option<&mut Open> {
+    fn batch(&mut self, slot: u64) -> Option<&mut OpenBatch> {
         let ahead = slot.checked_sub(self.first)?;
         let guess = ahead.checked_div(self.size).unwrap_or(0) as usize;
         let has_it =
-            |open: &Open| (open.first..open.first + open.slots.len() as u64).contains(&slot);
+            |open: &OpenBatch| (open.first..open.first + open.slots.len() as u64).contains(&slot);
         let at = match self.open.get(guess) {
             Some(open) if has_it(open) => guess,
             Some(_) | None => {
@@ -218,7 +218,7 @@ impl Fixed {
         &mut self,
         order: Order,
         outcome: Outcome,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) -> Accepted {
         let current = self.current(order);
         if current != order {
@@ -228,7 +228,7 @@ impl Fixed {
         slot.map_or(Accepted::Unexpected, |slot| slot.put(current, outcome, actions))
     }
 
-    /// What came of finishing a batch; only the first one is ever finished.
+    /// The result of finishing a batch; only the first one is ever finished.
     pub(super) fn finished(&mut self, number: u64, finished: Finished) {
         if let Some(open) = self.open.front_mut()
             && matches!(open.finishing, Finishing::Asked(asked) if asked == number)
@@ -248,7 +248,7 @@ impl Fixed {
         self.first + size
     }
 
-    pub(super) fn advance(&mut self, state: &mut State, actions: &mut Vec<Action>) {
+    pub(super) fn advance(&mut self, state: &mut State, actions: &mut Vec<EpochAction>) {
         let repeats = state.settings.fill == Fill::FromEndAndRepeat;
         while !state.is_over {
             let end = if repeats { self.samples } else { self.end };
@@ -258,7 +258,7 @@ impl Fixed {
                     Planning::Going | Planning::Asked => {}
                 };
             }
-            if state.settings.plan == Plan::Open {
+            if state.settings.plan == BatchPlan::Open {
                 // The samples that a replacement is chosen from.
                 state.settings.samples = self.end_of_batch();
             }
@@ -281,7 +281,7 @@ impl Fixed {
     }
 
     /// Whether all slots of the first batch are settled.
-    fn judge_batch(&mut self, state: &mut State, actions: &mut Vec<Action>) -> bool {
+    fn judge_batch(&mut self, state: &mut State, actions: &mut Vec<EpochAction>) -> bool {
         if !self.find_norm(state) {
             return false;
         }
@@ -346,7 +346,7 @@ impl Fixed {
         true
     }
 
-    fn judge(&mut self, offset: usize, state: &mut State, actions: &mut Vec<Action>) {
+    fn judge(&mut self, offset: usize, state: &mut State, actions: &mut Vec<EpochAction>) {
         let open = &mut self.open[0];
         let Slot::Arrived(order, outcome) = open.slots[offset] else { return };
         if let (None, Outcome::Good { shape, .. }) = (open.norm, outcome) {
@@ -366,7 +366,7 @@ impl Fixed {
         order: Order,
         next: Next,
         state: &mut State,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) {
         match next {
             Next::Use => self.open[0].slots[offset] = Slot::Used(order),
@@ -382,7 +382,7 @@ impl Fixed {
     }
 
     /// Has the first batch finished, if that is asked for.
-    fn finish_batch(&mut self, state: &mut State, actions: &mut Vec<Action>) -> Finish {
+    fn finish_batch(&mut self, state: &mut State, actions: &mut Vec<EpochAction>) -> Finish {
         if !state.settings.finishes {
             return Finish::Complete;
         }
@@ -395,14 +395,11 @@ impl Fixed {
                 let number = self.finishes;
                 self.finishes += 1;
                 self.open[0].finishing = Finishing::Asked(number);
-                actions.push(Action::Finish(Unfinished { number, samples }));
+                actions.push(EpochAction::Finish(UnfinishedBatch { number, samples }));
                 Finish::Wait
             }
             Finishing::Asked(_) => Finish::Wait,
-            Finishing::Done(Finished::Good) => {
-                self.used().for_each(|order| state.confirm(order, actions));
-                Finish::Complete
-            }
+            Finishing::Done(Finished::Good) => Finish::Complete,
             Finishing::Done(Finished::Bad(bad)) => {
                 let mut bad = bad.clone();
                 if self.waits_for_plan(state, actions) {
@@ -421,7 +418,7 @@ impl Fixed {
         }
     }
 
-    fn judge_used(&mut self, bad: BadSlot, state: &mut State, actions: &mut Vec<Action>) {
+    fn judge_used(&mut self, bad: BadSlot, state: &mut State, actions: &mut Vec<EpochAction>) {
         let ahead = bad.slot.checked_sub(self.first).map(|ahead| ahead as usize);
         let Some(offset) = ahead.filter(|ahead| *ahead < self.open[0].slots.len()) else {
             return state.stop(Stop::Unexpected(Order::planned(bad.slot)), actions);
@@ -467,7 +464,7 @@ impl Fixed {
     }
 
     /// Fills the slot of a skipped sample with the last one of the epoch, unless that was judged.
-    fn fill(&mut self, offset: usize, state: &mut State, actions: &mut Vec<Action>) {
+    fn fill(&mut self, offset: usize, state: &mut State, actions: &mut Vec<EpochAction>) {
         self.open[0].slots[offset] = Slot::Empty;
         if state.settings.fill == Fill::Never {
             return;
@@ -492,13 +489,13 @@ impl Fixed {
         let before = self.slot(from).map(|slot| std::mem::replace(slot, Slot::Empty));
         self.wait(offset, order);
         if was_ordered {
-            actions.push(Action::Move { from, to });
+            actions.push(EpochAction::Move { from, to });
         }
         if was_ordered && remakes {
             self.forget_results(from);
         }
         if remakes || !was_ordered {
-            actions.push(Action::Make(order, Duration::ZERO));
+            actions.push(EpochAction::Make(order, Duration::ZERO));
         } else if let Some(Slot::Arrived(_, outcome)) = before {
             self.open[0].slots[offset] = Slot::Arrived(order, outcome);
         } else {
@@ -515,7 +512,7 @@ impl Fixed {
     }
 
     /// Gives out the orders of that many batches, from the first one on, if one of them is about to lose a sample.
-    fn order_ahead(&mut self, ahead: u64, actions: &mut Vec<Action>) {
+    fn order_ahead(&mut self, ahead: u64, actions: &mut Vec<EpochAction>) {
         let missing = (ahead as usize).saturating_sub(self.open.len());
         let below = self.open_end() + (0..missing).map(|behind| self.size_of(behind)).sum::<u64>();
         let below = below.min(self.end);
@@ -526,11 +523,11 @@ impl Fixed {
             self.open_batch();
         }
         self.next = below;
-        actions.push(Action::Order { below });
+        actions.push(EpochAction::Order { below });
     }
 
     /// Repeats a sample in a slot whose own one is used elsewhere, if ranks must have equally many.
-    fn repeat(&mut self, offset: usize, state: &mut State, actions: &mut Vec<Action>) {
+    fn repeat(&mut self, offset: usize, state: &mut State, actions: &mut Vec<EpochAction>) {
         self.open[0].slots[offset] = Slot::Empty;
         if state.settings.fill != Fill::FromEndAndRepeat {
             return;
@@ -541,7 +538,10 @@ impl Fixed {
     }
 
     /// Hands over the first batch.
-    fn complete(&mut self, state: &mut State, actions: &mut Vec<Action>) {
+    fn complete(&mut self, state: &mut State, actions: &mut Vec<EpochAction>) {
+        if !state.replacing.is_empty() {
+            self.used().for_each(|order| state.confirm(order, actions));
+        }
         let (samples, repeated) = self.samples_and_repeated();
         let length = self.open[0].slots.len() as u64;
         self.open.pop_front();

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use super::{
-    Accepted, Action, Complete, Entry, Fill, Membership, Next, Order, Outcome, PolicyAction,
-    Purpose, Settings, Slot, State, most_common,
+    Accepted, Complete, Decision, EpochAction, EpochSettings, Fill, Membership, Next, Order,
+    Outcome, PolicyAction, Purpose, Slot, State, most_common,
 };
 
 #[derive(Clone, Debug)]
@@ -23,12 +23,12 @@ pub(super) struct Gathered {
     /// What is known about the slots between `judged` and `ordered`.
     window: VecDeque<Slot>,
     /// The batches that are being gathered: one, or one for each bucket.
-    open: Vec<Open>,
+    open: Vec<GatheredBatch>,
     has_buckets: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Open {
+struct GatheredBatch {
     size: u64,
     orders: Vec<Order>,
     /// The shape that its samples must have, and a slot whose sample has it.
@@ -37,7 +37,7 @@ struct Open {
 
 impl Gathered {
     pub(super) fn new(
-        settings: &Settings,
+        settings: &EpochSettings,
         slot: u64,
         tried: u64,
         again: Vec<(u64, u64)>,
@@ -50,7 +50,7 @@ impl Gathered {
         };
         let samples = settings.samples;
         let start = slot + tried;
-        let open = |size| Open { size, orders: Vec::new(), norm: None };
+        let open = |size| GatheredBatch { size, orders: Vec::new(), norm: None };
         Gathered {
             samples,
             end: again.len() as u64 + samples.saturating_sub(start),
@@ -116,7 +116,7 @@ impl Gathered {
         &mut self,
         order: Order,
         outcome: Outcome,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) -> Accepted {
         let ahead = self.place(order.slot).and_then(|place| place.checked_sub(self.judged));
         let slot = ahead.and_then(|ahead| self.window.get_mut(ahead as usize));
@@ -133,8 +133,8 @@ impl Gathered {
         self.slot(self.judged) + missing.min().unwrap_or(1)
     }
 
-    pub(super) fn advance(&mut self, state: &mut State, actions: &mut Vec<Action>) {
-        state.tell_pending(actions);
+    pub(super) fn advance(&mut self, state: &mut State, actions: &mut Vec<EpochAction>) {
+        state.issue_pending(actions);
         while !(state.is_over || state.is_ending) {
             if self.judged == self.end {
                 if state.settings.fill == Fill::FromEndAndRepeat && !state.pending.is_empty() {
@@ -176,7 +176,7 @@ impl Gathered {
         order: Order,
         outcome: Outcome,
         state: &mut State,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) {
         let bucket = match outcome {
             Outcome::Good { bucket, .. } if self.has_buckets => bucket as usize,
@@ -214,7 +214,7 @@ impl Gathered {
         order: Order,
         outcome: Outcome,
         state: &mut State,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) -> Next {
         let is_repetition = order.slot >= self.samples && order.purpose == Purpose::Planned;
         match outcome {
@@ -244,7 +244,7 @@ impl Gathered {
         order: Order,
         outcome: Outcome,
         state: &mut State,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) {
         let open = &mut self.open[bucket];
         if let (None, Outcome::Good { shape, .. }) = (open.norm, outcome) {
@@ -262,7 +262,7 @@ impl Gathered {
         bucket: usize,
         is_last: bool,
         state: &mut State,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) {
         let (samples, repeated) = self.open[bucket].take();
         let reached = self.slot(self.judged).max(self.start);
@@ -288,7 +288,7 @@ impl Gathered {
 
     /// Has samples repeated in the place of those that were skipped, if ranks must have equally many. False if
     /// there is nothing to repeat.
-    fn repeat(&mut self, state: &mut State, actions: &mut Vec<Action>) -> bool {
+    fn repeat(&mut self, state: &mut State, actions: &mut Vec<EpochAction>) -> bool {
         if state.settings.fill != Fill::FromEndAndRepeat {
             return false;
         }
@@ -303,14 +303,14 @@ impl Gathered {
     }
 
     /// The last batches are not full.
-    fn finish(&mut self, state: &mut State, actions: &mut Vec<Action>) {
+    fn finish(&mut self, state: &mut State, actions: &mut Vec<EpochAction>) {
         for bucket in 0..self.open.len() {
             if self.open[bucket].orders.is_empty() {
                 continue;
             }
             if state.settings.drop_last {
                 let (samples, repeated) = self.open[bucket].take();
-                state.decide(Entry::Drop { samples, repeated }, actions);
+                state.decide(Decision::Drop { samples, repeated }, actions);
             } else {
                 self.complete(bucket, true, state, actions);
             }
@@ -319,7 +319,7 @@ impl Gathered {
     }
 }
 
-impl Open {
+impl GatheredBatch {
     /// The samples, and how many of them are repetitions.
     fn take(&mut self) -> (Vec<(u64, u64)>, u64) {
         self.norm = None;

@@ -62,12 +62,12 @@ pub struct TooMany {
     /// This many are allowed.
     pub allowed: u64,
     /// The share that this follows from, and of how many samples; None for a count.
-    pub share: Option<(f64, Of)>,
+    pub share: Option<(f64, ShareOf)>,
 }
 
 /// What a share is taken of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub enum ShareOf {
     /// All samples of the epoch.
     Epoch(u64),
     /// The last samples.
@@ -139,12 +139,12 @@ impl Limits {
         let (faults, allowed, share) = match (self.limit?, self.expected) {
             (Limit::Count(count), _) => (*faults, count, None),
             (Limit::Share(share), Some(expected)) if expected < window => {
-                (*faults, allowed(share, expected), Some((share, Of::Epoch(expected))))
+                (*faults, allowed(share, expected), Some((share, ShareOf::Epoch(expected))))
             }
             (Limit::Share(_), _) if *seen < window => return None,
             (Limit::Share(share), _) => {
                 let within = recent.iter().filter(|seen_at| **seen_at > seen - window).count();
-                (within as u64, allowed(share, window), Some((share, Of::Last(window))))
+                (within as u64, allowed(share, window), Some((share, ShareOf::Last(window))))
             }
         };
         (faults > allowed).then_some(TooMany { faults, allowed, share })
@@ -165,7 +165,7 @@ mod tests {
         let mut limits = Limits::new(Some(Limit::Share(0.1)), 1000);
         limits.begin(Standing::default(), Some(24));
         assert_eq!((limits.add_fault(), limits.add_fault()), (None, None));
-        let share = Some((0.1, Of::Epoch(24)));
+        let share = Some((0.1, ShareOf::Epoch(24)));
         assert_eq!(limits.add_fault(), Some(TooMany { faults: 3, allowed: 2, share }));
     }
 
@@ -174,7 +174,7 @@ mod tests {
         let mut limits = Limits::new(Some(Limit::Share(0.1)), 1000);
         assert!((0..5).all(|_| limits.add_fault().is_none()));
         limits.add_good(15);
-        let share = Some((0.1, Of::Epoch(20)));
+        let share = Some((0.1, ShareOf::Epoch(20)));
         assert_eq!(limits.end(), Some(TooMany { faults: 5, allowed: 2, share }));
     }
 

@@ -24,19 +24,19 @@ mod unordered;
 
 pub use account::Account;
 pub use action::{
-    Action, BadSlot, Batch, Fault, Finished, Order, Outcome, PolicyAction, Purpose, Stop,
-    Unfinished, Verdict,
+    BadSlot, DeliveredBatch, EpochAction, Finished, JudgedFault, Order, Outcome, PolicyAction,
+    Purpose, Stop, UnfinishedBatch, Verdict,
 };
-pub use limits::{Limit, Limits, Of, Standing, TooMany};
+pub use limits::{Limit, Limits, ShareOf, Standing, TooMany};
 pub use position::Position;
-pub use settings::{Fill, Membership, Moves, Plan, Settings};
+pub use settings::{BatchPlan, EpochSettings, Fill, Membership, Moves};
 pub use state::{MAX_BAD_REPLACEMENTS, MAX_REPLACEMENTS};
 
 use std::collections::{BTreeMap, VecDeque};
 
 use fixed::Fixed;
 use gathered::Gathered;
-use pending::{Complete, Entry, Late, Pending};
+use pending::{Complete, Decision, Late, Pending};
 use state::{Accepted, Counted, Next, Slot, State, most_common};
 use unordered::Unordered;
 
@@ -56,10 +56,10 @@ enum Batches {
 
 impl Engine {
     /// An epoch that continues from a position; from the default one, it begins.
-    pub fn new(settings: Settings, position: Position) -> Engine {
+    pub fn new(settings: EpochSettings, position: Position) -> Engine {
         let Position { slot, filled, tried, repeated, waiting, standing } = position;
         let mut limits = Limits::new(settings.limit, settings.window);
-        limits.begin(standing, (settings.plan == Plan::Known).then_some(settings.samples));
+        limits.begin(standing, (settings.plan == BatchPlan::Known).then_some(settings.samples));
         let batches = match settings.membership {
             Membership::Fixed => Batches::Fixed(Fixed::new(&settings, slot, filled)),
             Membership::Gathered | Membership::Buckets(_) => {
@@ -138,7 +138,7 @@ impl Engine {
         }
     }
 
-    /// The next batch of the plan has this many samples. Not with `Plan::Known`.
+    /// The next batch of the plan has this many samples. Not with `BatchPlan::Known`.
     pub fn plan(&mut self, size: u64) {
         match &mut self.batches {
             Batches::Fixed(fixed) => fixed.plan(size, &mut self.state),
@@ -156,9 +156,9 @@ impl Engine {
         }
     }
 
-    /// The batch that was given with this slot as its first one is not wanted any more. Results that came before are
+    /// The batch that was given with this slot as its first one is not wanted any more. Results that were reported before are
     /// judged. Only with `Membership::Unordered`.
-    pub fn cancel(&mut self, first: u64, actions: &mut Vec<Action>) {
+    pub fn cancel(&mut self, first: u64, actions: &mut Vec<EpochAction>) {
         self.advance(actions);
         match &mut self.batches {
             Batches::Unordered(unordered) => unordered.cancel(first, &mut self.state, actions),
@@ -166,8 +166,8 @@ impl Engine {
         }
     }
 
-    /// What came of an order. It is judged by `advance`.
-    pub fn result(&mut self, order: Order, outcome: Outcome, actions: &mut Vec<Action>) {
+    /// The result of an order. It is judged by `advance`.
+    pub fn add_result(&mut self, order: Order, outcome: Outcome, actions: &mut Vec<EpochAction>) {
         if self.state.is_over || self.state.is_ending {
             return;
         }
@@ -183,7 +183,7 @@ impl Engine {
 
     /// Decides what can be decided by now: also before the first result, for an epoch that was continued may have
     /// nothing left to make.
-    pub fn advance(&mut self, actions: &mut Vec<Action>) {
+    pub fn advance(&mut self, actions: &mut Vec<EpochAction>) {
         match &mut self.batches {
             Batches::Fixed(fixed) => fixed.advance(&mut self.state, actions),
             Batches::Gathered(gathered) => gathered.advance(&mut self.state, actions),
@@ -191,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// What came of an `Action::Finish`. It is judged by `advance`.
+    /// The result of an `EpochAction::Finish`. It is judged by `advance`.
     pub fn finished(&mut self, number: u64, finished: Finished) {
         if self.state.is_over {
             return;

@@ -5,24 +5,24 @@
 use std::collections::VecDeque;
 
 use super::{
-    Action, BadSlot, Batch, Fault, Fill, Finished, PolicyAction, Position, State, Stop, Unfinished,
-    Verdict,
+    BadSlot, DeliveredBatch, EpochAction, Fill, Finished, JudgedFault, PolicyAction, Position,
+    State, Stop, UnfinishedBatch, Verdict,
 };
 
 /// Decisions in order, from a batch on that is being finished.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pending {
-    entries: VecDeque<Entry>,
+    decisions: VecDeque<Decision>,
     next_number: u64,
 }
 
 /// Something that was decided.
 #[derive(Clone, Debug)]
-pub(super) enum Entry {
+pub(super) enum Decision {
     Good(u64),
     Filtered,
-    Fault { fault: Fault, policy_action: PolicyAction },
-    Replacement { fault: Fault, by: u64 },
+    Fault { fault: JudgedFault, policy_action: PolicyAction },
+    Replacement { fault: JudgedFault, by: u64 },
     Finishing { number: u64, batch: Complete, result: Option<Finished> },
     Drop { samples: Vec<(u64, u64)>, repeated: u64 },
     Stop(Stop),
@@ -50,40 +50,40 @@ pub(super) struct Late {
     repetitions: u64,
 }
 
-impl Entry {
+impl Decision {
     /// Whether nothing is judged after it.
     fn ends_the_run(&self) -> bool {
         match self {
-            Entry::Stop(_) | Entry::End => true,
-            Entry::Fault { policy_action, .. } => {
+            Decision::Stop(_) | Decision::End => true,
+            Decision::Fault { policy_action, .. } => {
                 matches!(policy_action, PolicyAction::Raise | PolicyAction::Retry(_))
             }
-            Entry::Good(_)
-            | Entry::Filtered
-            | Entry::Replacement { .. }
-            | Entry::Finishing { .. }
-            | Entry::Drop { .. } => false,
+            Decision::Good(_)
+            | Decision::Filtered
+            | Decision::Replacement { .. }
+            | Decision::Finishing { .. }
+            | Decision::Drop { .. } => false,
         }
     }
 }
 
 impl Pending {
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.decisions.is_empty()
     }
 
     /// The slot behind the first batch that is being finished.
     pub(super) fn end_of_batch(&self) -> Option<u64> {
-        match self.entries.front() {
-            Some(Entry::Finishing { batch, .. }) => Some(batch.end),
+        match self.decisions.front() {
+            Some(Decision::Finishing { batch, .. }) => Some(batch.end),
             Some(_) | None => None,
         }
     }
 
-    /// What came of a batch.
+    /// The result of finishing a batch.
     pub(super) fn finished(&mut self, number: u64, finished: Finished) {
-        for entry in &mut self.entries {
-            if let Entry::Finishing { number: other, result, .. } = entry
+        for decision in &mut self.decisions {
+            if let Decision::Finishing { number: other, result, .. } = decision
                 && *other == number
             {
                 *result = Some(finished);
@@ -92,10 +92,10 @@ impl Pending {
         }
     }
 
-    fn push(&mut self, entry: Entry) {
-        match (self.entries.back_mut(), entry) {
-            (Some(Entry::Good(count)), Entry::Good(more)) => *count += more,
-            (_, entry) => self.entries.push_back(entry),
+    fn push(&mut self, decision: Decision) {
+        match (self.decisions.back_mut(), decision) {
+            (Some(Decision::Good(count)), Decision::Good(more)) => *count += more,
+            (_, decision) => self.decisions.push_back(decision),
         }
     }
 
@@ -106,48 +106,48 @@ impl Pending {
 }
 
 impl State {
-    /// Tells a decision, or keeps it until the batches before it are finished.
-    pub(super) fn decide(&mut self, entry: Entry, actions: &mut Vec<Action>) {
+    /// Issues a decision, or keeps it until the batches before it are finished.
+    pub(super) fn decide(&mut self, decision: Decision, actions: &mut Vec<EpochAction>) {
         if self.is_over || self.is_ending {
             return;
         }
-        self.is_ending = entry.ends_the_run();
+        self.is_ending = decision.ends_the_run();
         if self.pending.is_empty() {
-            self.tell(entry, actions);
+            self.issue(decision, actions);
         } else {
-            self.pending.push(entry);
+            self.pending.push(decision);
         }
     }
 
     /// A batch has all of its samples: it is delivered, or finished first.
-    pub(super) fn complete(&mut self, batch: Complete, actions: &mut Vec<Action>) {
+    pub(super) fn complete(&mut self, batch: Complete, actions: &mut Vec<EpochAction>) {
         if !self.settings.finishes {
             return self.deliver(batch, actions);
         }
-        let entry = self.finishing(batch, actions);
-        self.pending.push(entry);
+        let decision = self.finishing(batch, actions);
+        self.pending.push(decision);
     }
 
-    fn finishing(&mut self, batch: Complete, actions: &mut Vec<Action>) -> Entry {
+    fn finishing(&mut self, batch: Complete, actions: &mut Vec<EpochAction>) -> Decision {
         let number = self.pending.number();
         let samples = batch.samples.clone();
-        actions.push(Action::Finish(Unfinished { number, samples }));
-        Entry::Finishing { number, batch, result: None }
+        actions.push(EpochAction::Finish(UnfinishedBatch { number, samples }));
+        Decision::Finishing { number, batch, result: None }
     }
 
-    /// Tells what no longer waits for a batch.
-    pub(super) fn tell_pending(&mut self, actions: &mut Vec<Action>) {
+    /// Issues what no longer waits for a batch.
+    pub(super) fn issue_pending(&mut self, actions: &mut Vec<EpochAction>) {
         while !self.is_over
-            && let Some(entry) = self.pending.entries.pop_front()
+            && let Some(decision) = self.pending.decisions.pop_front()
         {
-            let Entry::Finishing { number, batch, result } = entry else {
-                self.tell(entry, actions);
+            let Decision::Finishing { number, batch, result } = decision else {
+                self.issue(decision, actions);
                 continue;
             };
             match result {
                 None => {
-                    let entry = Entry::Finishing { number, batch, result };
-                    return self.pending.entries.push_front(entry);
+                    let decision = Decision::Finishing { number, batch, result };
+                    return self.pending.decisions.push_front(decision);
                 }
                 Some(Finished::Good) => self.deliver(batch, actions),
                 Some(Finished::Bad(slots)) => self.take_out(batch, &slots, actions),
@@ -157,10 +157,10 @@ impl State {
 
     /// Samples that turned out to be bad are left out of their batch, and the rest is finished anew. Those of
     /// later batches are known already, so nothing moves up.
-    fn take_out(&mut self, mut batch: Complete, slots: &[BadSlot], actions: &mut Vec<Action>) {
+    fn take_out(&mut self, mut batch: Complete, slots: &[BadSlot], actions: &mut Vec<EpochAction>) {
         let full = batch.samples.len();
         for &BadSlot { slot, fault, policy_action } in slots {
-            let fault = Fault::Reported(fault);
+            let fault = JudgedFault::Reported(fault);
             if slot >= self.settings.samples && policy_action == PolicyAction::Skip {
                 // It was judged when it was its turn.
                 self.repeated -= 1;
@@ -179,9 +179,9 @@ impl State {
                     self.limits.take_back_good();
                 }
                 let stop = Stop::NoReplacement { fault, tried: 0, bad: 0 };
-                self.tell(Entry::Fault { fault, policy_action }, actions);
+                self.issue(Decision::Fault { fault, policy_action }, actions);
                 if policy_action == PolicyAction::Replace && !self.is_over {
-                    self.tell(Entry::Stop(stop), actions);
+                    self.issue(Decision::Stop(stop), actions);
                 }
             }
             if self.is_over {
@@ -198,30 +198,32 @@ impl State {
         } else if self.settings.drop_last && batch.samples.len() < full {
             self.drop_batch(batch.samples, batch.repeated, actions);
         } else {
-            let entry = self.finishing(batch, actions);
-            self.pending.entries.push_front(entry);
+            let decision = self.finishing(batch, actions);
+            self.pending.decisions.push_front(decision);
         }
     }
 
-    fn tell(&mut self, entry: Entry, actions: &mut Vec<Action>) {
-        match entry {
-            Entry::Good(samples) => self.limits.add_good(samples),
-            Entry::Filtered => {
+    fn issue(&mut self, decision: Decision, actions: &mut Vec<EpochAction>) {
+        match decision {
+            Decision::Good(samples) => self.limits.add_good(samples),
+            Decision::Filtered => {
                 self.limits.add_good(1);
                 self.account.filtered += 1;
             }
-            Entry::Fault { fault, policy_action } => self.tell_fault(fault, policy_action, actions),
-            Entry::Replacement { fault, by } => {
+            Decision::Fault { fault, policy_action } => {
+                self.issue_fault(fault, policy_action, actions)
+            }
+            Decision::Replacement { fault, by } => {
                 self.account.replaced += 1;
-                actions.push(Action::RecordReplacement { fault, by });
+                actions.push(EpochAction::RecordReplacement { fault, by });
             }
-            Entry::Finishing { .. } => self.pending.push(entry),
-            Entry::Drop { samples, repeated } => self.drop_batch(samples, repeated, actions),
-            Entry::Stop(stop) => {
+            Decision::Finishing { .. } => self.pending.push(decision),
+            Decision::Drop { samples, repeated } => self.drop_batch(samples, repeated, actions),
+            Decision::Stop(stop) => {
                 self.is_over = true;
-                actions.push(Action::Stop(stop));
+                actions.push(EpochAction::Stop(stop));
             }
-            Entry::End => self.end(actions),
+            Decision::End => self.end(actions),
         }
     }
 
@@ -236,25 +238,30 @@ impl State {
         }
     }
 
-    fn tell_fault(&mut self, fault: Fault, policy_action: PolicyAction, actions: &mut Vec<Action>) {
+    fn issue_fault(
+        &mut self,
+        fault: JudgedFault,
+        policy_action: PolicyAction,
+        actions: &mut Vec<EpochAction>,
+    ) {
         let verdict = self.verdict(policy_action);
-        actions.push(Action::Record { fault, verdict });
+        actions.push(EpochAction::Record { fault, verdict });
         match verdict {
             Verdict::Skip => self.account.skipped += 1,
             Verdict::Substitute => self.account.replaced += 1,
             // Not of what is judged in order: it ends the run.
             Verdict::Replace | Verdict::Fail => {}
-            Verdict::Raise => self.tell(Entry::Stop(Stop::Raised(fault)), actions),
+            Verdict::Raise => self.issue(Decision::Stop(Stop::Raised(fault)), actions),
             Verdict::TooMany(too_many) => {
-                self.tell(Entry::Stop(Stop::TooMany(fault, too_many)), actions);
+                self.issue(Decision::Stop(Stop::TooMany(fault, too_many)), actions);
             }
         }
     }
 
     /// Hands over a batch.
-    pub(super) fn deliver(&mut self, batch: Complete, actions: &mut Vec<Action>) {
+    pub(super) fn deliver(&mut self, batch: Complete, actions: &mut Vec<EpochAction>) {
         let Complete { samples, repeated, end, mut position, late, is_last } = batch;
-        // What was told since the position was taken belongs to batches before this one.
+        // What was issued since the position was taken belongs to batches before this one.
         position.filled += self.late.skipped - late.skipped;
         position.repeated -= self.late.repetitions - late.repetitions;
         if is_last && self.settings.finishes && self.settings.fill == Fill::FromEndAndRepeat {
@@ -267,6 +274,6 @@ impl State {
         self.untaken.push_back(end);
         let number = self.batch_number;
         self.batch_number += 1;
-        actions.push(Action::Deliver(Batch { number, samples, repeated, position }));
+        actions.push(EpochAction::Deliver(DeliveredBatch { number, samples, repeated, position }));
     }
 }

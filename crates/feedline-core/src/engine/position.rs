@@ -1,6 +1,6 @@
 //! Where an epoch stands: a new engine can continue from there.
 
-use super::{Fill, Membership, Settings, Standing};
+use super::{EpochSettings, Fill, Membership, Standing};
 
 /// Where an epoch stands: a new engine can continue from here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub struct Position {
 
 impl Position {
     /// Whether no further batch can come, so that the next epoch is due.
-    pub fn is_at_end(&self, settings: &Settings) -> bool {
-        let Settings { samples, batch_size, drop_last, .. } = *settings;
+    pub fn is_at_end(&self, settings: &EpochSettings) -> bool {
+        let EpochSettings { samples, batch_size, drop_last, .. } = *settings;
         let planned = samples.saturating_sub(self.slot);
         let missing = match settings.fill {
             Fill::FromEndAndRepeat => self.filled.saturating_sub(self.repeated),

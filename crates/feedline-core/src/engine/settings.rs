@@ -4,7 +4,7 @@ use super::{Limit, PolicyAction};
 
 /// What an epoch is like.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
+pub struct EpochSettings {
     /// Samples of this rank in one epoch. If batches are given one after another, the samples of those that were
     /// given: none at first.
     pub samples: u64,
@@ -12,7 +12,7 @@ pub struct Settings {
     pub batch_size: u64,
     /// How the engine knows which slots a batch has. Anything but `Known` needs `Membership::Fixed`, or
     /// `Unordered`, which has `Open`.
-    pub plan: Plan,
+    pub plan: BatchPlan,
     /// What becomes of a sample that was ordered and now fills another slot.
     pub moves: Moves,
     /// Whether batches that are not full are left out.
@@ -36,7 +36,7 @@ pub struct Settings {
 
 /// How the engine knows which slots a batch has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plan {
+pub enum BatchPlan {
     /// From `samples` and `batch_size`.
     Known,
     /// Batches are given one after another with `Engine::plan`. The engine asks for all of them when it judges the
@@ -69,7 +69,7 @@ pub enum Membership {
     Gathered,
     /// As `Gathered`, with a batch size for each bucket.
     Buckets(Vec<u64>),
-    /// Batches that are given (`Plan::Open`), each judged when its results come and delivered alone, in any order.
+    /// Batches that are given (`BatchPlan::Open`), each judged when its results come and delivered alone, in any order.
     /// Nothing fills a slot, nothing is finished, and the epoch cannot be continued.
     Unordered,
 }

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::random::Random;
 use model::Model;
-use run::Run;
+use run::SimulatedRun;
 
 /// Epochs in one run of the tests.
 const EPOCHS: u64 = 200_000;
@@ -32,7 +32,7 @@ enum Nature {
 
 #[derive(Clone, Debug)]
 struct World {
-    settings: Settings,
+    settings: EpochSettings,
     natures: Vec<Nature>,
     /// How often making a sample fails before it shows its nature.
     flaky: Vec<u32>,
@@ -69,11 +69,11 @@ impl World {
             _ => None,
         };
         let (plan, sizes) = match random.below(4) {
-            0 if membership == Membership::Fixed => (Plan::Given, sizes(samples, random)),
-            1 if membership == Membership::Fixed => (Plan::Open, sizes(samples, random)),
-            _ => (Plan::Known, Vec::new()),
+            0 if membership == Membership::Fixed => (BatchPlan::Given, sizes(samples, random)),
+            1 if membership == Membership::Fixed => (BatchPlan::Open, sizes(samples, random)),
+            _ => (BatchPlan::Known, Vec::new()),
         };
-        if plan == Plan::Open {
+        if plan == BatchPlan::Open {
             fills = vec![Fill::Never];
         }
         let moves = match random.below(2) {
@@ -81,7 +81,7 @@ impl World {
             _ => Moves::Sample,
         };
         let finishes = random.below(2) == 0;
-        let settings = Settings {
+        let settings = EpochSettings {
             samples,
             batch_size: 1 + random.below(8),
             plan,
@@ -118,15 +118,16 @@ impl World {
     }
 
     /// The settings of an engine before its first batch is given.
-    fn first_settings(&self) -> Settings {
-        let samples = if self.settings.plan == Plan::Known { self.settings.samples } else { 0 };
-        Settings { samples, ..self.settings.clone() }
+    fn first_settings(&self) -> EpochSettings {
+        let samples =
+            if self.settings.plan == BatchPlan::Known { self.settings.samples } else { 0 };
+        EpochSettings { samples, ..self.settings.clone() }
     }
 
     /// The slots of the batch with a slot, as they are planned.
     fn batch_of(&self, slot: u64) -> Range<u64> {
-        let Settings { samples, batch_size, plan, .. } = self.settings;
-        if plan == Plan::Known {
+        let EpochSettings { samples, batch_size, plan, .. } = self.settings;
+        if plan == BatchPlan::Known {
             let first = slot / batch_size * batch_size;
             return first..(first + batch_size).min(samples);
         }
@@ -143,8 +144,8 @@ impl World {
     /// The samples that one in a slot can be replaced by.
     fn replacements(&self, slot: u64) -> u64 {
         match self.settings.plan {
-            Plan::Known | Plan::Given => self.settings.samples,
-            Plan::Open => self.batch_of(slot).end,
+            BatchPlan::Known | BatchPlan::Given => self.settings.samples,
+            BatchPlan::Open => self.batch_of(slot).end,
         }
     }
 
@@ -200,7 +201,7 @@ fn policy_action(random: &mut Random) -> PolicyAction {
 
 /// What an epoch shows to the outside.
 #[derive(Clone, Debug, PartialEq)]
-enum Seen {
+enum Observed {
     /// A batch, as the sequences of its samples, and how many of them are repetitions.
     Batch(Vec<u64>, u64),
     Verdict(Shown, Verdict),
@@ -212,18 +213,20 @@ enum Seen {
 /// A fault, as the sequence of its sample, and whether it only does not fit its batch.
 type Shown = (u64, bool);
 
-fn batches(seen: &[Seen]) -> Vec<(Vec<u64>, u64)> {
-    let batch = |seen: &Seen| match seen {
-        Seen::Batch(samples, repeated) => Some((samples.clone(), *repeated)),
-        Seen::Verdict(..) | Seen::Replaced(..) | Seen::Stop(..) | Seen::End(_) => None,
+fn batches(seen: &[Observed]) -> Vec<(Vec<u64>, u64)> {
+    let batch = |seen: &Observed| match seen {
+        Observed::Batch(samples, repeated) => Some((samples.clone(), *repeated)),
+        Observed::Verdict(..) | Observed::Replaced(..) | Observed::Stop(..) | Observed::End(_) => {
+            None
+        }
     };
     seen.iter().filter_map(batch).collect()
 }
 
-fn shown(fault: Fault) -> Shown {
+fn shown(fault: JudgedFault) -> Shown {
     match fault {
-        Fault::Reported(fault) => (fault & u64::from(u32::MAX), false),
-        Fault::Misfit { sequence, .. } => (sequence, true),
+        JudgedFault::Reported(fault) => (fault & u64::from(u32::MAX), false),
+        JudgedFault::Misfit { sequence, .. } => (sequence, true),
     }
 }
 
@@ -232,9 +235,9 @@ fn check(seed: u64) {
     let world = World::new(&mut random);
     let ahead = 1 + random.below(40) as usize;
     let expected = Model::run(&world);
-    let mut run = Run::new(&world, Position::default());
+    let mut run = SimulatedRun::new(&world, Position::default());
     // An epoch whose batches are given is not continued.
-    let mut stops = if world.settings.plan == Plan::Known { random.below(4) } else { 0 };
+    let mut stops = if world.settings.plan == BatchPlan::Known { random.below(4) } else { 0 };
     let mut earlier: Vec<(Vec<u64>, u64)> = Vec::new();
     let mut was_stopped = false;
     while !run.engine.is_over() {
@@ -248,13 +251,13 @@ fn check(seed: u64) {
                 (batch.samples.iter().map(|(_, sequence)| *sequence).collect(), batch.repeated)
             }));
             let position = taken.last().map_or(&run.start, |batch| &batch.position);
-            run = Run::new(&world, position.clone());
+            run = SimulatedRun::new(&world, position.clone());
         }
     }
     let last = run.delivered.len().saturating_sub(1);
     for batch in &run.delivered[..last] {
         assert!(
-            world.settings.plan != Plan::Known || !batch.position.is_at_end(&world.settings),
+            world.settings.plan != BatchPlan::Known || !batch.position.is_at_end(&world.settings),
             "a batch came after the end"
         );
     }
@@ -285,7 +288,7 @@ fn the_engine_keeps_its_promises_in_every_epoch() {
 
 #[test]
 fn a_second_result_is_noticed() {
-    let settings = Settings {
+    let settings = EpochSettings {
         samples: 3,
         batch_size: 2,
         drop_last: false,
@@ -293,7 +296,7 @@ fn a_second_result_is_noticed() {
         fill: Fill::FromEnd,
         misfit: None,
         finishes: false,
-        plan: Plan::Known,
+        plan: BatchPlan::Known,
         moves: Moves::Sample,
         limit: None,
         window: 10,
@@ -301,15 +304,15 @@ fn a_second_result_is_noticed() {
     };
     for membership in [Membership::Fixed, Membership::Gathered, Membership::Unordered] {
         let mut engine =
-            Engine::new(Settings { membership, ..settings.clone() }, Position::default());
+            Engine::new(EpochSettings { membership, ..settings.clone() }, Position::default());
         // Not of use to the others.
         engine.plan(2);
         let order = engine.next_order().expect("there are samples");
         let good = Outcome::Good { bucket: 0, shape: 0 };
         let mut actions = Vec::new();
-        engine.result(order, good, &mut actions);
+        engine.add_result(order, good, &mut actions);
         assert_eq!(actions, []);
-        engine.result(order, good, &mut actions);
-        assert_eq!(actions, [Action::Stop(Stop::Unexpected(order))]);
+        engine.add_result(order, good, &mut actions);
+        assert_eq!(actions, [EpochAction::Stop(Stop::Unexpected(order))]);
     }
 }

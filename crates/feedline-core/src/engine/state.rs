@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    Account, Action, BadSlot, Entry, Fault, Late, Limits, Membership, Order, Outcome, Pending,
-    PolicyAction, Position, Purpose, Settings, Standing, Stop,
+    Account, BadSlot, Decision, EpochAction, EpochSettings, JudgedFault, Late, Limits, Membership,
+    Order, Outcome, Pending, PolicyAction, Position, Purpose, Standing, Stop,
 };
 use crate::random::Random;
 
@@ -17,7 +17,7 @@ pub const MAX_REPLACEMENTS: u32 = 4096;
 /// What both kinds of batches share.
 #[derive(Clone, Debug)]
 pub(super) struct State {
-    pub(super) settings: Settings,
+    pub(super) settings: EpochSettings,
     pub(super) limits: Limits,
     pub(super) account: Account,
     /// Bad samples in whose slots others are tried.
@@ -43,7 +43,7 @@ pub(super) struct State {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Replacing {
-    fault: Fault,
+    fault: JudgedFault,
     tried: u32,
     bad: u32,
 }
@@ -75,13 +75,13 @@ impl Slot {
         &mut self,
         order: Order,
         outcome: Outcome,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) -> Accepted {
         match *self {
             Slot::Awaited(awaited) if awaited == order => {
                 if let Outcome::Bad { fault, policy_action: PolicyAction::Retry(after) } = outcome {
-                    actions.push(Action::RecordRetry { fault });
-                    actions.push(Action::Make(order, after));
+                    actions.push(EpochAction::RecordRetry { fault });
+                    actions.push(EpochAction::Make(order, after));
                     return Accepted::Taken;
                 }
                 *self = Slot::Arrived(order, outcome);
@@ -116,7 +116,7 @@ pub(super) enum Counted {
 
 /// What becomes of a slot whose result is judged.
 pub(super) enum Next {
-    /// The sample that came is used.
+    /// The sample that was made is used.
     Use,
     /// It waits for another sample.
     Wait(Order),
@@ -137,7 +137,7 @@ impl State {
         order: Order,
         outcome: Outcome,
         norm: Option<(u64, u32)>,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) -> Next {
         let Some((fault, policy_action)) = self.fault(order, outcome, norm) else {
             return match outcome {
@@ -163,26 +163,26 @@ impl State {
         order: Order,
         outcome: Outcome,
         norm: Option<(u64, u32)>,
-    ) -> Option<(Fault, PolicyAction)> {
+    ) -> Option<(JudgedFault, PolicyAction)> {
         let Order { slot, sequence, .. } = order;
         match (outcome, norm, self.settings.misfit) {
             (Outcome::Bad { fault, policy_action }, ..) => {
-                Some((Fault::Reported(fault), policy_action))
+                Some((JudgedFault::Reported(fault), policy_action))
             }
             (Outcome::Good { shape, .. }, Some((like, wanted)), Some(policy_action))
                 if shape != wanted =>
             {
-                Some((Fault::Misfit { slot, sequence, like }, policy_action))
+                Some((JudgedFault::Misfit { slot, sequence, like }, policy_action))
             }
             (Outcome::Good { .. } | Outcome::Filtered, ..) => None,
         }
     }
 
-    pub(super) fn count_good(&mut self, order: Order, actions: &mut Vec<Action>) -> Next {
+    pub(super) fn count_good(&mut self, order: Order, actions: &mut Vec<EpochAction>) -> Next {
         match order.purpose {
-            Purpose::Planned | Purpose::Fill => self.decide(Entry::Good(1), actions),
-            // Whether it can be used is known when its batch is finished.
-            Purpose::Replacement if self.waits_for_batches() => {}
+            Purpose::Planned | Purpose::Fill => self.decide(Decision::Good(1), actions),
+            // It is reported with its batch: whether it can be used is known when that is finished.
+            Purpose::Replacement if self.settings.membership == Membership::Fixed => {}
             Purpose::Replacement => self.replaced(order, actions),
             Purpose::Repetition => {
                 self.useless = 0;
@@ -193,10 +193,10 @@ impl State {
         Next::Use
     }
 
-    pub(super) fn count_filtered(&mut self, order: Order, actions: &mut Vec<Action>) -> Next {
+    pub(super) fn count_filtered(&mut self, order: Order, actions: &mut Vec<EpochAction>) -> Next {
         match order.purpose {
             Purpose::Planned | Purpose::Fill => {
-                self.decide(Entry::Filtered, actions);
+                self.decide(Decision::Filtered, actions);
                 Next::Filtered
             }
             Purpose::Replacement => {
@@ -206,13 +206,8 @@ impl State {
         }
     }
 
-    /// Whether nothing is decided while a batch is being finished: the next samples may have to fill its slots.
-    fn waits_for_batches(&self) -> bool {
-        self.settings.finishes && self.settings.membership == Membership::Fixed
-    }
-
-    /// A sample of a batch that was finished can be used.
-    pub(super) fn confirm(&mut self, order: Order, actions: &mut Vec<Action>) {
+    /// A sample of a batch that is complete is used.
+    pub(super) fn confirm(&mut self, order: Order, actions: &mut Vec<EpochAction>) {
         match order.purpose {
             Purpose::Planned | Purpose::Fill | Purpose::Repetition => {}
             Purpose::Replacement => self.replaced(order, actions),
@@ -226,7 +221,7 @@ impl State {
         order: Order,
         bad: BadSlot,
         was: Counted,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) -> Next {
         let BadSlot { slot, fault, policy_action } = bad;
         match (order.purpose, was) {
@@ -245,17 +240,17 @@ impl State {
                 }
             }
         }
-        self.judge_fault(slot, Fault::Reported(fault), policy_action, actions)
+        self.judge_fault(slot, JudgedFault::Reported(fault), policy_action, actions)
     }
 
     pub(super) fn judge_fault(
         &mut self,
         slot: u64,
-        fault: Fault,
+        fault: JudgedFault,
         policy_action: PolicyAction,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) -> Next {
-        self.decide(Entry::Fault { fault, policy_action }, actions);
+        self.decide(Decision::Fault { fault, policy_action }, actions);
         if self.is_over || self.is_ending {
             return Next::Stop;
         }
@@ -275,7 +270,7 @@ impl State {
         &mut self,
         slot: u64,
         was_bad: bool,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) -> Option<Order> {
         let (samples, epoch) = (self.settings.samples, self.settings.epoch);
         let replacing = self.replacing.get_mut(&slot)?;
@@ -288,26 +283,26 @@ impl State {
         replacing.tried += 1;
         let sequence = Random::keyed(&[epoch, slot, u64::from(tried)]).below(samples);
         let order = Order { slot, sequence, purpose: Purpose::Replacement };
-        actions.push(Action::Make(order, Duration::ZERO));
+        actions.push(EpochAction::Make(order, Duration::ZERO));
         Some(order)
     }
 
     /// A replacement can be used.
-    pub(super) fn replaced(&mut self, order: Order, actions: &mut Vec<Action>) {
+    pub(super) fn replaced(&mut self, order: Order, actions: &mut Vec<EpochAction>) {
         if let Some(Replacing { fault, .. }) = self.replacing.remove(&order.slot) {
-            self.decide(Entry::Replacement { fault, by: order.sequence }, actions);
+            self.decide(Decision::Replacement { fault, by: order.sequence }, actions);
         }
     }
 
     /// The next sample to repeat in a slot; None if all were tried in vain.
-    pub(super) fn repeat(&mut self, slot: u64, actions: &mut Vec<Action>) -> Option<Order> {
+    pub(super) fn repeat(&mut self, slot: u64, actions: &mut Vec<EpochAction>) -> Option<Order> {
         if self.useless.max(self.in_vain) >= self.settings.samples {
             return None;
         }
         let sequence = self.tried % self.settings.samples;
         self.tried += 1;
         let order = Order { slot, sequence, purpose: Purpose::Repetition };
-        actions.push(Action::Make(order, Duration::ZERO));
+        actions.push(EpochAction::Make(order, Duration::ZERO));
         Some(order)
     }
 
@@ -315,13 +310,13 @@ impl State {
         &mut self,
         samples: Vec<(u64, u64)>,
         repeated: u64,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) {
         // Samples that only repeat others are not missed.
         self.account.dropped += samples.len() as u64 - repeated;
         self.account.repeated -= repeated;
         let slots = samples.into_iter().map(|(slot, _)| slot).collect();
-        actions.push(Action::Drop { slots });
+        actions.push(EpochAction::Drop { slots });
     }
 
     pub(super) fn position(&self, slot: u64, tried: u64, waiting: Vec<(u64, u64)>) -> Position {
@@ -330,22 +325,22 @@ impl State {
         Position { slot, filled, tried, repeated, waiting, standing: Standing::default() }
     }
 
-    pub(super) fn stop(&mut self, stop: Stop, actions: &mut Vec<Action>) {
-        self.decide(Entry::Stop(stop), actions);
+    pub(super) fn stop(&mut self, stop: Stop, actions: &mut Vec<EpochAction>) {
+        self.decide(Decision::Stop(stop), actions);
     }
 
     /// All samples were judged.
-    pub(super) fn finish(&mut self, actions: &mut Vec<Action>) {
-        self.decide(Entry::End, actions);
+    pub(super) fn finish(&mut self, actions: &mut Vec<EpochAction>) {
+        self.decide(Decision::End, actions);
     }
 
-    pub(super) fn end(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn end(&mut self, actions: &mut Vec<EpochAction>) {
         self.is_over = true;
         let account = self.account;
         actions.push(if account.adds_up() {
-            Action::End(account)
+            EpochAction::End(account)
         } else {
-            Action::Stop(Stop::DoesNotAddUp(account))
+            EpochAction::Stop(Stop::DoesNotAddUp(account))
         });
     }
 }

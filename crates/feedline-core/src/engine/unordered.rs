@@ -5,14 +5,14 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    Accepted, Action, Batch, Fault, Order, Outcome, PolicyAction, Position, Slot, State, Stop,
-    Verdict,
+    Accepted, DeliveredBatch, EpochAction, JudgedFault, Order, Outcome, PolicyAction, Position,
+    Slot, State, Stop, Verdict,
 };
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Unordered {
     /// Batches that are not settled, by their first slot.
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, UnorderedBatch>,
     /// How many were given.
     batches: u64,
     has_end: bool,
@@ -26,7 +26,7 @@ pub(super) struct Unordered {
 }
 
 #[derive(Clone, Debug)]
-struct Open {
+struct UnorderedBatch {
     number: u64,
     slots: Vec<Slot>,
     /// Slots that are not settled.
@@ -42,7 +42,7 @@ impl Unordered {
         }
         let slots: Vec<_> =
             (self.end..self.end + size).map(|slot| Slot::Awaited(Order::planned(slot))).collect();
-        let open = Open { number: self.batches, missing: slots.len(), slots, good: 0 };
+        let open = UnorderedBatch { number: self.batches, missing: slots.len(), slots, good: 0 };
         self.open.insert(self.end, open);
         self.batches += 1;
         self.end += size;
@@ -60,7 +60,8 @@ impl Unordered {
 
     /// The next slot of a batch that was not cancelled.
     pub(super) fn next_slot(&self) -> u64 {
-        let is_open = |(first, open): (&u64, &Open)| self.next < first + open.slots.len() as u64;
+        let is_open =
+            |(first, open): (&u64, &UnorderedBatch)| self.next < first + open.slots.len() as u64;
         let later = || self.open.range(self.next..).next().map_or(self.end, |(first, _)| *first);
         match self.open.range(..=self.next).next_back().is_some_and(is_open) {
             true => self.next,
@@ -97,7 +98,7 @@ impl Unordered {
         &mut self,
         order: Order,
         outcome: Outcome,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) -> Accepted {
         let Some(slot) = self.slot(order.slot) else { return Accepted::Unexpected };
         let accepted = slot.put(order, outcome, actions);
@@ -107,7 +108,7 @@ impl Unordered {
         accepted
     }
 
-    pub(super) fn advance(&mut self, state: &mut State, actions: &mut Vec<Action>) {
+    pub(super) fn advance(&mut self, state: &mut State, actions: &mut Vec<EpochAction>) {
         while let Some((order, outcome)) = self.arrived.pop_front() {
             self.judge(order, outcome, state, actions);
         }
@@ -121,7 +122,7 @@ impl Unordered {
         order: Order,
         outcome: Outcome,
         state: &mut State,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<EpochAction>,
     ) {
         let Some((&first, open)) = self.open.range_mut(..=order.slot).next_back() else { return };
         // Its batch may have failed by another sample.
@@ -137,7 +138,7 @@ impl Unordered {
                 Slot::Empty
             }
             Outcome::Bad { fault, policy_action } => {
-                let fault = Fault::Reported(fault);
+                let fault = JudgedFault::Reported(fault);
                 let verdict = match policy_action {
                     // It is nothing to the other batches, so it is not counted. There is no other sample to use.
                     PolicyAction::Raise | PolicyAction::Retry(_) | PolicyAction::Replace => {
@@ -145,7 +146,7 @@ impl Unordered {
                     }
                     PolicyAction::Skip | PolicyAction::Substitute => state.verdict(policy_action),
                 };
-                actions.push(Action::Record { fault, verdict });
+                actions.push(EpochAction::Record { fault, verdict });
                 match verdict {
                     Verdict::Skip => {
                         state.account.skipped += 1;
@@ -177,8 +178,10 @@ impl Unordered {
         }
     }
 
-    fn deliver(&mut self, first: u64, state: &mut State, actions: &mut Vec<Action>) {
-        let Some(Open { number, slots, good, .. }) = self.open.remove(&first) else { return };
+    fn deliver(&mut self, first: u64, state: &mut State, actions: &mut Vec<EpochAction>) {
+        let Some(UnorderedBatch { number, slots, good, .. }) = self.open.remove(&first) else {
+            return;
+        };
         let samples: Vec<_> = slots
             .iter()
             .filter_map(|slot| match slot {
@@ -190,18 +193,23 @@ impl Unordered {
         state.account.delivered += samples.len() as u64;
         // It is not continued elsewhere.
         let position = Position::default();
-        actions.push(Action::Deliver(Batch { number, samples, repeated: 0, position }));
+        actions.push(EpochAction::Deliver(DeliveredBatch {
+            number,
+            samples,
+            repeated: 0,
+            position,
+        }));
     }
 
     /// The batch that begins with this slot is not delivered.
-    pub(super) fn cancel(&mut self, first: u64, state: &mut State, actions: &mut Vec<Action>) {
-        let Some(Open { number, slots, .. }) = self.open.remove(&first) else { return };
+    pub(super) fn cancel(&mut self, first: u64, state: &mut State, actions: &mut Vec<EpochAction>) {
+        let Some(UnorderedBatch { number, slots, .. }) = self.open.remove(&first) else { return };
         let end = first + slots.len() as u64;
         self.left -= end.saturating_sub(self.next.max(first));
         let is_settled = |slot: &Slot| matches!(slot, Slot::Empty);
         let left = (first..).zip(&slots).filter(|(_, slot)| !is_settled(slot));
         let slots: Vec<_> = left.map(|(slot, _)| slot).collect();
         state.account.cancelled += slots.len() as u64;
-        actions.push(Action::Cancel { number, slots });
+        actions.push(EpochAction::Cancel { number, slots });
     }
 }

@@ -62,7 +62,7 @@ impl Change {
 
 /// What a caller may do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Try {
+pub enum SourceAccess {
     /// Use the source.
     Go,
     /// Probe the root; if it answers, use the source; then report the outcome.
@@ -198,10 +198,10 @@ impl Breaker {
 
     /// What the caller may do now. A caller that gets `Probe` must report the outcome; if it does not, another caller
     /// gets `Probe` after the longest wait.
-    pub fn may_try(&mut self, now: Duration) -> (Try, Option<Change>) {
+    pub fn may_try(&mut self, now: Duration) -> (SourceAccess, Option<Change>) {
         let (away, probed_since) = match self.state {
-            BreakerState::Closed => return (Try::Go, None),
-            BreakerState::GivenUp => return (Try::GiveUp, None),
+            BreakerState::Closed => return (SourceAccess::Go, None),
+            BreakerState::GivenUp => return (SourceAccess::GiveUp, None),
             BreakerState::Open(away) => (away, None),
             BreakerState::HalfOpen(away, since) => (away, Some(since)),
         };
@@ -210,10 +210,10 @@ impl Breaker {
             Some(since) => since + self.pace.longest.max(away.interval),
         };
         if now < next {
-            return (Try::Wait(next - now), None);
+            return (SourceAccess::Wait(next - now), None);
         }
         self.state = BreakerState::HalfOpen(away, now);
-        (Try::Probe, Some(Change::HalfOpened))
+        (SourceAccess::Probe, Some(Change::HalfOpened))
     }
 }
 
@@ -237,11 +237,14 @@ mod tests {
         let mut breaker = breaker();
         let change = breaker.failed(false, seconds(1.0));
         assert_eq!(change, Some(Change::Opened { is_root_away: true }));
-        assert_eq!(breaker.may_try(seconds(1.2)).0, Try::Wait(seconds(0.3)));
-        assert_eq!(breaker.may_try(seconds(1.5)), (Try::Probe, Some(Change::HalfOpened)));
-        assert!(matches!(breaker.may_try(seconds(1.6)).0, Try::Wait(_)), "one probes at a time");
+        assert_eq!(breaker.may_try(seconds(1.2)).0, SourceAccess::Wait(seconds(0.3)));
+        assert_eq!(breaker.may_try(seconds(1.5)), (SourceAccess::Probe, Some(Change::HalfOpened)));
+        assert!(
+            matches!(breaker.may_try(seconds(1.6)).0, SourceAccess::Wait(_)),
+            "one probes at a time"
+        );
         assert_eq!(breaker.worked(seconds(1.7)), Some(Change::Closed { after: seconds(0.7) }));
-        assert_eq!(breaker.may_try(seconds(1.7)).0, Try::Go);
+        assert_eq!(breaker.may_try(seconds(1.7)).0, SourceAccess::Go);
     }
 
     #[test]
@@ -269,9 +272,9 @@ mod tests {
         let mut now = seconds(0.0);
         while !breaker.is_closed() {
             match breaker.may_try(now).0 {
-                Try::Wait(time) => now += time,
-                Try::Probe => drop(breaker.failed(true, now)),
-                Try::Go | Try::GiveUp => panic!("it is open"),
+                SourceAccess::Wait(time) => now += time,
+                SourceAccess::Probe => drop(breaker.failed(true, now)),
+                SourceAccess::Go | SourceAccess::GiveUp => panic!("it is open"),
             }
         }
         assert!(now >= PATIENCE / 10 && now < PATIENCE / 5, "{now:?}");
@@ -287,15 +290,15 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(breaker.failed(false, seconds(0.0)), None);
         }
-        assert_eq!(breaker.may_try(seconds(0.0)).0, Try::Go);
+        assert_eq!(breaker.may_try(seconds(0.0)).0, SourceAccess::Go);
     }
 
     #[test]
     fn a_probe_without_an_outcome_is_followed_by_another() {
         let mut breaker = breaker();
         breaker.failed(false, seconds(0.0));
-        assert_eq!(breaker.may_try(seconds(0.5)).0, Try::Probe);
-        assert_eq!(breaker.may_try(seconds(5.6)).0, Try::Probe);
+        assert_eq!(breaker.may_try(seconds(0.5)).0, SourceAccess::Probe);
+        assert_eq!(breaker.may_try(seconds(5.6)).0, SourceAccess::Probe);
     }
 
     proptest! {
@@ -317,16 +320,16 @@ mod tests {
                 }
                 let (step, _) = breaker.may_try(seconds(now));
                 let change = match step {
-                    Try::Wait(time) => {
+                    SourceAccess::Wait(time) => {
                         wakes[who] = now + time.as_secs_f64().max(1e-6);
                         continue;
                     }
-                    Try::GiveUp => {
+                    SourceAccess::GiveUp => {
                         gave_up.get_or_insert(now);
                         break;
                     }
-                    Try::Go | Try::Probe => {
-                        probes += u64::from(step == Try::Probe);
+                    SourceAccess::Go | SourceAccess::Probe => {
+                        probes += u64::from(step == SourceAccess::Probe);
                         wakes[who] = now + 0.3;
                         if is_away(now) { breaker.failed(false, seconds(now)) } else { breaker.worked(seconds(now)) }
                     }

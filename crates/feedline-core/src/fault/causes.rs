@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
 use super::FaultLine;
-use crate::engine::{Limit, Of, TooMany};
+use crate::engine::{Limit, ShareOf, TooMany};
 use crate::error::{Error, Kind};
 use crate::sample::Location;
 
-/// Faults that the last words of a run spell out.
+/// Faults that the summary of a run names one by one.
 const LAST: usize = 3;
 /// Kinds of faults that a table has.
 const KINDS: usize = 8;
@@ -41,10 +41,10 @@ impl Causes {
         let default = if is_default { ", the default" } else { "" };
         let limit = match share {
             None => allowed.to_string(),
-            Some((share, Of::Epoch(samples))) => {
+            Some((share, ShareOf::Epoch(samples))) => {
                 format!("{allowed} ({share} of {samples} samples{default})")
             }
-            Some((share, Of::Last(window))) => {
+            Some((share, ShareOf::Last(window))) => {
                 format!("{allowed} ({share} of the last {window} samples{default})")
             }
         };
@@ -98,7 +98,7 @@ impl Causes {
     }
 }
 
-/// An example in few words.
+/// A short example.
 fn brief(line: &FaultLine) -> String {
     let mut brief = line.name();
     if line.path.is_some() {
@@ -151,8 +151,8 @@ mod tests {
     fn the_error_says_what_a_share_is_of_and_whether_it_is_the_default() {
         let causes = causes(&[(3, "CorruptImageError")]);
         for (limit, of, said) in [
-            (Limit::DEFAULT, Of::Epoch(40), "20 (0.5 of 40 samples, the default)"),
-            (Limit::Share(0.02), Of::Last(1000), "20 (0.02 of the last 1000 samples)"),
+            (Limit::DEFAULT, ShareOf::Epoch(40), "20 (0.5 of 40 samples, the default)"),
+            (Limit::Share(0.02), ShareOf::Last(1000), "20 (0.02 of the last 1000 samples)"),
         ] {
             let Limit::Share(share) = limit else { continue };
             let too_many = TooMany { faults: 21, allowed: 20, share: Some((share, of)) };

@@ -8,7 +8,7 @@ mod policy;
 mod symptom;
 
 pub use crate::engine::{Limit, Standing};
-pub use breaker::{Breaker, Change, Pace, Try};
+pub use breaker::{Breaker, Change, Pace, SourceAccess};
 pub use causes::Causes;
 pub use line::{CALLING, FaultLine, named};
 pub use policy::{Action, Backoff, FaultPolicy, Rule, Ruling, is_of_sample, wanted};

@@ -158,7 +158,7 @@ impl FaultPolicy {
     pub fn retry_after(&self, symptom: &Symptom, attempt: u32, key: &[u64]) -> Option<Duration> {
         let ruling = self.rule(symptom);
         let is_worth_it = ruling.is_retry_by_name || symptom.is_transient();
-        if attempt == 0 || attempt > ruling.retry || !is_worth_it || symptom.is_a_wish_to_stop() {
+        if attempt == 0 || attempt > ruling.retry || !is_worth_it || symptom.is_stop_request() {
             return None;
         }
         let Backoff { first, factor, longest, jitter } = self.backoff;
@@ -278,7 +278,7 @@ pub fn is_of_sample(symptom: &Symptom, line: &FaultLine) -> bool {
 }
 
 fn may_be_skipped(symptom: &Symptom, line: &FaultLine) -> bool {
-    Kind::named(&line.kind).is_none_or(Kind::is_of_sample) && !symptom.is_a_wish_to_stop()
+    Kind::named(&line.kind).is_none_or(Kind::is_of_sample) && !symptom.is_stop_request()
 }
 
 #[cfg(test)]

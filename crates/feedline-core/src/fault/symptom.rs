@@ -126,7 +126,7 @@ impl Symptom {
     }
 
     /// Whether it is a request to stop, such as KeyboardInterrupt, rather than an error.
-    pub fn is_a_wish_to_stop(&self) -> bool {
+    pub fn is_stop_request(&self) -> bool {
         self.names.iter().any(|class| class == "BaseException")
             && !self.names.iter().any(|class| class == "Exception")
     }
@@ -184,8 +184,8 @@ pub(super) mod tests {
                 "Exception"
             ]
         );
-        let damaged = Symptom::of(&Error::new(Kind::CorruptImage, "truncated"));
-        assert_eq!(damaged.names, ["CorruptImageError", "FeedlineError", "Exception"]);
+        let corrupt = Symptom::of(&Error::new(Kind::CorruptImage, "truncated"));
+        assert_eq!(corrupt.names, ["CorruptImageError", "FeedlineError", "Exception"]);
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl OpenFiles {
     pub fn with<T>(
         &self,
         path: &Path,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
         work: impl FnOnce(&Handle) -> Result<T>,
     ) -> Result<T> {
@@ -83,7 +83,7 @@ impl OpenFiles {
         let opened = match known {
             Some(opened) if opened.handle.check_open() => opened,
             Some(_) | None => {
-                let opened = Arc::new(self.open(path, position, before_wait)?);
+                let opened = Arc::new(self.open(path, slot, before_wait)?);
                 self.cached.0.lock().put(path.to_owned(), Arc::clone(&opened));
                 opened
             }
@@ -101,11 +101,11 @@ impl OpenFiles {
         outcome
     }
 
-    fn open(&self, path: &Path, position: u64, before_wait: &mut dyn FnMut()) -> Result<OpenFile> {
+    fn open(&self, path: &Path, slot: u64, before_wait: &mut dyn FnMut()) -> Result<OpenFile> {
         // Both the permit and the attempt to open may wait.
         let before_wait = RefCell::new(before_wait);
         let attempt = || {
-            let permit = match self.permit(position, &mut || before_wait.borrow_mut()()) {
+            let permit = match self.permit(slot, &mut || before_wait.borrow_mut()()) {
                 Ok(permit) => permit,
                 Err(Closed) => return Ok(Err(closed())),
             };
@@ -118,7 +118,7 @@ impl OpenFiles {
                 Err(error) => Ok(Err(Error::io(Kind::Read, "opening the file", error))),
             }
         };
-        match self.budget.insist(position, &mut || before_wait.borrow_mut()(), attempt) {
+        match self.budget.insist(slot, &mut || before_wait.borrow_mut()(), attempt) {
             Ok(opened) => opened,
             Err(Unmet::Closed) => Err(closed()),
             Err(Unmet::Refused(time)) => {
@@ -132,7 +132,7 @@ impl OpenFiles {
         }
     }
 
-    /// The positions of its records are known for another version of the file; at those positions there may be anything
+    /// The slots of its records are known for another version of the file; at those slots there may be anything
     /// now.
     fn check(&self, path: &Path, handle: &Handle) -> Result<()> {
         let Some(known) = self.known.get(path) else { return Ok(()) };
@@ -154,11 +154,11 @@ impl OpenFiles {
 
     fn permit(
         &self,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> std::result::Result<Permit, Closed> {
         loop {
-            if let Some(permit) = self.budget.try_acquire(1, position) {
+            if let Some(permit) = self.budget.try_acquire(1, slot) {
                 return Ok(permit);
             }
             if !self.close_one_idle() {
@@ -170,7 +170,7 @@ impl OpenFiles {
         // while this thread waits for it.
         let _announced = self.budget.announce();
         self.close_one_idle();
-        self.budget.acquire(1, position)
+        self.budget.acquire(1, slot)
     }
 
     /// Closes the descriptor of this loader that was used least recently and is not in use, or one of another loader.
@@ -239,9 +239,9 @@ mod tests {
             let in_use = Mutex::new(BTreeMap::new());
             std::thread::scope(|scope| {
                 for _ in 0..threads {
-                    scope.spawn(|| for (position, number) in order.iter().enumerate() {
+                    scope.spawn(|| for (slot, number) in order.iter().enumerate() {
                         let path = folder.path().join(number.to_string());
-                        let byte = open.with(&path, position as u64 + 1, &mut || (), |handle| {
+                        let byte = open.with(&path, slot as u64 + 1, &mut || (), |handle| {
                             // Counted by the readers, not by the budget, which a bug may bypass.
                             *in_use.lock().entry(*number).or_insert(0) += 1;
                             std::thread::yield_now();

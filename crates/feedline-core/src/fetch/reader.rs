@@ -64,15 +64,15 @@ impl Reader {
 
     /// Reads a whole file. A file whose size changes meanwhile is a fault: part of it may be old. Calls `before_wait`
     /// before any wait.
-    pub fn read(&self, path: &Path, position: u64, before_wait: &mut dyn FnMut()) -> Result<Piece> {
-        let length = self.files.with(path, position, before_wait, |handle| {
+    pub fn read(&self, path: &Path, slot: u64, before_wait: &mut dyn FnMut()) -> Result<Piece> {
+        let length = self.files.with(path, slot, before_wait, |handle| {
             handle
                 .size()
                 .map_err(|error| Error::io(Kind::Read, "reading the size of the file", error))
         })?;
         self.check_size(length)?;
         let stretch = Stretch { path, offset: 0, length };
-        let (bytes, count) = self.read_up_to(stretch, 0, position, before_wait)?;
+        let (bytes, count) = self.read_up_to(stretch, 0, slot, before_wait)?;
         if (count as u64) < length {
             let message =
                 format!("the file shrank from {length} to {count} bytes while it was read");
@@ -86,11 +86,11 @@ impl Reader {
         &self,
         stretch: Stretch<'_>,
         more: u64,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Piece> {
         self.check_size(stretch.length.saturating_add(more))?;
-        let (bytes, count) = self.read_up_to(stretch, more, position, before_wait)?;
+        let (bytes, count) = self.read_up_to(stretch, more, slot, before_wait)?;
         if (count as u64) < stretch.length {
             return Err(shrunk(stretch, count));
         }
@@ -103,10 +103,10 @@ impl Reader {
         path: &Path,
         offset: u64,
         target: &mut [u8],
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<()> {
-        let count = self.files.with(path, position, before_wait, |handle| {
+        let count = self.files.with(path, slot, before_wait, |handle| {
             handle.read_at(target, offset).map_err(failed)
         })?;
         if count < target.len() {
@@ -119,39 +119,34 @@ impl Reader {
         &self,
         stretch: Stretch<'_>,
         more: u64,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<(Piece, usize)> {
         let Stretch { path, offset, length } = stretch;
         // Without an open file: a thread that waits for bytes must not keep others from a descriptor.
         let permit = self
             .bytes
-            .acquire_after(length.saturating_add(more), position, before_wait)
+            .acquire_after(length.saturating_add(more), slot, before_wait)
             .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
         let length = usize::try_from(length).map_err(|_| {
             Error::new(Kind::TooLarge, format!("{length} bytes do not fit in memory"))
         })?;
-        let mut bytes = self.buffer(length, position, before_wait)?;
-        self.files.with(path, position, before_wait, |handle| {
+        let mut bytes = self.buffer(length, slot, before_wait)?;
+        self.files.with(path, slot, before_wait, |handle| {
             let count = handle.read_at(&mut bytes[..length], offset).map_err(failed)?;
             Ok((Piece::new(bytes, length, permit, &self.buffer_pool), count))
         })
     }
 
     /// A buffer of at least this length. If the system has no memory, it is asked again when others have returned some.
-    fn buffer(
-        &self,
-        length: usize,
-        position: u64,
-        before_wait: &mut dyn FnMut(),
-    ) -> Result<Vec<u8>> {
+    fn buffer(&self, length: usize, slot: u64, before_wait: &mut dyn FnMut()) -> Result<Vec<u8>> {
         let mut bytes = self.buffer_pool.take();
         // A reused buffer is not cleared, because all of it is overwritten.
         if bytes.len() >= length {
             return Ok(bytes);
         }
         bytes.clear();
-        self.bytes.allocate(length, "a file", position, before_wait, || {
+        self.bytes.allocate(length, "a file", slot, before_wait, || {
             bytes.try_reserve_exact(length).ok()
         })?;
         bytes.resize(length, 0);

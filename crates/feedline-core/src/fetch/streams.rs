@@ -60,11 +60,11 @@ impl Streams {
         &self,
         wanted: Packed<'_>,
         reader: &Reader,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Piece> {
         let walk = self.walk(wanted)?;
-        let found = walk.lock().go_to(self, wanted, reader, position, before_wait);
+        let found = walk.lock().go_to(self, wanted, reader, slot, before_wait);
         let bytes = match found {
             Ok(bytes) => bytes,
             Err(error) => {
@@ -76,7 +76,7 @@ impl Streams {
         let length = bytes.len();
         let permit = reader
             .budget()
-            .acquire_after(length as u64, position, before_wait)
+            .acquire_after(length as u64, slot, before_wait)
             .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
         Ok(Piece::new(bytes, length, permit, reader.buffer_pool()))
     }
@@ -109,7 +109,7 @@ impl FileWalk {
         streams: &Streams,
         wanted: Packed<'_>,
         reader: &Reader,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Vec<u8>> {
         if let Some(bytes) = self.aside.remove(&wanted.record) {
@@ -125,7 +125,7 @@ impl FileWalk {
         }
         let most = reader.budget().limit().max(ASIDE_BYTES);
         let mut read = |offset: u64, buffer: &mut [u8]| {
-            reader.files().with(wanted.path, position, before_wait, |handle| {
+            reader.files().with(wanted.path, slot, before_wait, |handle| {
                 handle
                     .read_at(buffer, offset)
                     .map_err(|error| Error::io(Kind::Read, "reading the file", error))
@@ -150,10 +150,10 @@ impl FileWalk {
                         }
                     }
                 }
-                NextRecord::Damaged(_, _, what) if number == wanted.record => {
+                NextRecord::Corrupt(_, _, what) if number == wanted.record => {
                     return Err(Error::new(Kind::CorruptRecord, what));
                 }
-                NextRecord::Damaged(..) => self.next += 1,
+                NextRecord::Corrupt(..) => self.next += 1,
                 NextRecord::End => {
                     streams.forget(wanted.path);
                     let message = format!("the file shrank: it ends after {number} records");

@@ -40,7 +40,7 @@ pub struct Span {
 
 /// What is wrong with a span.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
+pub struct CorruptSpan {
     /// The number of the span in the file.
     pub span: u64,
     /// What happened, as part of a sentence, with the bytes that were skipped.
@@ -53,7 +53,7 @@ pub struct Scanned {
     /// All spans, in order.
     pub spans: Vec<Span>,
     /// The corrupt ones, in order; usually few.
-    pub damages: Vec<Damage>,
+    pub corrupt: Vec<CorruptSpan>,
 }
 
 impl Scanned {
@@ -63,9 +63,9 @@ impl Scanned {
     }
 
     /// Adds a stretch that is not a record.
-    pub(crate) fn push_damage(&mut self, start: u64, length: u64, what: impl Into<String>) {
+    pub(crate) fn push_corrupt(&mut self, start: u64, length: u64, what: impl Into<String>) {
         let span = self.spans.len() as u64;
-        self.damages.push(Damage { span, what: what.into() });
+        self.corrupt.push(CorruptSpan { span, what: what.into() });
         self.spans.push(Span { start, length });
     }
 }
@@ -76,9 +76,9 @@ pub enum Split {
     /// A record with a span of this length.
     Record(usize),
     /// This many bytes that belong to no sample, such as a folder in a tar.
-    Passed(usize),
+    Ignored(usize),
     /// This many corrupt bytes, and what is wrong.
-    Damaged(usize, String),
+    Corrupt(usize, String),
     /// Unknown until there are this many bytes in total.
     More(usize),
     /// Nothing follows.

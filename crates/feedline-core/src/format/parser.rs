@@ -17,7 +17,7 @@ pub struct Parser {
 
 #[derive(Debug)]
 enum AnyParser {
-    Example(example::Parser),
+    Example(example::ExampleParser),
     Tar(tar::TarParser),
     Json(text::JsonParser),
     Csv(text::CsvParser),
@@ -48,7 +48,7 @@ impl Parser {
         let wanted = Arc::clone(wanted);
         let by = match container {
             Container::Tfrecord { .. } => {
-                AnyParser::Example(example::Parser::new(wanted, picture)?)
+                AnyParser::Example(example::ExampleParser::new(wanted, picture)?)
             }
             Container::Tar => AnyParser::Tar(tar::TarParser::new(wanted, picture)?),
             Container::JsonLines => AnyParser::Json(text::JsonParser::new(wanted, picture)?),

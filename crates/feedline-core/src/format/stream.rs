@@ -39,7 +39,7 @@ pub enum NextRecord<'a> {
     /// The span of a record, and its offset in the decompressed file.
     Record(u64, &'a [u8]),
     /// A corrupt stretch: its offset, its length, and what is wrong.
-    Damaged(u64, u64, String),
+    Corrupt(u64, u64, String),
     /// The end.
     End,
 }
@@ -76,11 +76,11 @@ impl Stream {
                         in_bytes(LARGEST as u64 / 2)
                     );
                     self.is_over = true;
-                    Split::Damaged(self.bytes.len() - self.at, what)
+                    Split::Corrupt(self.bytes.len() - self.at, what)
                 }
                 split @ (Split::Record(_)
-                | Split::Passed(_)
-                | Split::Damaged(..)
+                | Split::Ignored(_)
+                | Split::Corrupt(..)
                 | Split::More(_)
                 | Split::End) => split,
             };
@@ -91,8 +91,8 @@ impl Stream {
                     self.at += length;
                     return Ok(NextRecord::Record(from, &self.bytes[begin..begin + length]));
                 }
-                Split::Passed(length) => self.at += length,
-                Split::Damaged(length, what) => {
+                Split::Ignored(length) => self.at += length,
+                Split::Corrupt(length, what) => {
                     self.at += length;
                     let what = match self.broken.take() {
                         Some(broken) => {
@@ -101,13 +101,13 @@ impl Stream {
                         }
                         None => what,
                     };
-                    return Ok(NextRecord::Damaged(from, length as u64, what));
+                    return Ok(NextRecord::Corrupt(from, length as u64, what));
                 }
                 Split::End => match self.broken.take() {
                     Some(broken) => {
                         self.is_over = true;
                         self.at = self.bytes.len();
-                        return Ok(NextRecord::Damaged(from, 0, broken));
+                        return Ok(NextRecord::Corrupt(from, 0, broken));
                     }
                     None => return Ok(NextRecord::End),
                 },
@@ -116,7 +116,7 @@ impl Stream {
                     let length = (self.bytes.len() - self.at) as u64;
                     self.at = self.bytes.len();
                     let what = "the stream ends in the middle of a record".to_owned();
-                    return Ok(NextRecord::Damaged(from, length, what));
+                    return Ok(NextRecord::Corrupt(from, length, what));
                 }
                 Split::More(needed) => self.fill(needed, read)?,
             }
@@ -180,7 +180,7 @@ pub(crate) fn scan(
     loop {
         match stream.next(read)? {
             NextRecord::Record(start, span) => scanned.push(start, span.len() as u64),
-            NextRecord::Damaged(start, length, what) => scanned.push_damage(start, length, what),
+            NextRecord::Corrupt(start, length, what) => scanned.push_corrupt(start, length, what),
             NextRecord::End => return Ok(scanned),
         }
     }
@@ -226,7 +226,7 @@ mod tests {
     fn records_are_found_in_every_packing_and_in_several_members() {
         let bytes = plain(500);
         let expected = by_plain_scan(&bytes);
-        assert_eq!((expected.spans.len(), expected.damages.len()), (500, 0));
+        assert_eq!((expected.spans.len(), expected.corrupt.len()), (500, 0));
         for packing in Packing::ALL.into_iter().skip(1) {
             let file = packed(&bytes, packing);
             assert_eq!(Packing::of(&file, &RECORDS).unwrap(), packing);
@@ -249,12 +249,12 @@ mod tests {
             for length in 0..file.len() {
                 let found = scanned(&file[..length], packing);
                 assert_eq!(
-                    found.damages.len(),
+                    found.corrupt.len(),
                     1,
                     "{packing:?} truncated at {length}: {:?}",
-                    found.damages
+                    found.corrupt
                 );
-                let good = found.damages[0].span as usize;
+                let good = found.corrupt[0].span as usize;
                 assert_eq!(found.spans[..good], expected.spans[..good], "{packing:?} at {length}");
             }
         }
@@ -272,8 +272,8 @@ mod tests {
                 let found = scanned(&flipped, packing);
                 // Some bytes of a gzip header, such as a time, mean nothing to a reader; and what zstd's checksum does
                 // not cover is covered by the records' own.
-                let same = found.spans == expected.spans && found.damages.is_empty();
-                assert!(same || !found.damages.is_empty(), "{packing:?}, byte {at}");
+                let same = found.spans == expected.spans && found.corrupt.is_empty();
+                assert!(same || !found.corrupt.is_empty(), "{packing:?}, byte {at}");
             }
         }
     }

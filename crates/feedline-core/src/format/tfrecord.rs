@@ -109,7 +109,7 @@ pub(crate) fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
         let left = size - at;
         if left < HEADER as u64 {
             let what = format!("its header is truncated: the file has {left} of {HEADER} bytes");
-            scanned.push_damage(at, left, what);
+            scanned.push_corrupt(at, left, what);
             break;
         }
         let window = if step > LARGE { PEEK } else { WINDOW };
@@ -117,7 +117,7 @@ pub(crate) fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
         if header.len() < HEADER {
             let end = at + header.len() as u64;
             let what = format!("the file shrank from {size} to {end} bytes while it was read");
-            scanned.push_damage(at, left, what);
+            scanned.push_corrupt(at, left, what);
             break;
         }
         let problem = match length_of(header) {
@@ -137,13 +137,13 @@ pub(crate) fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
             let skipped = next - swallower.start;
             let how = describe_resume(skipped, false);
             let what = format!("some of its data is missing, or does not belong to it; {how}");
-            scanned.push_damage(swallower.start, skipped, what);
+            scanned.push_corrupt(swallower.start, skipped, what);
             (at, step) = (next, 0);
             continue;
         }
         let skipped = walk.next_record(at + 1)?.map_or(left, |next| next - at);
         let how = describe_resume(skipped, skipped == left);
-        scanned.push_damage(at, skipped, format!("{problem}; {how}"));
+        scanned.push_corrupt(at, skipped, format!("{problem}; {how}"));
         at += skipped;
         step = 0;
     }
@@ -162,7 +162,7 @@ pub fn split(bytes: &[u8], is_end: bool) -> Split {
         }
         let what =
             format!("its header is truncated: the file has {} of {HEADER} bytes", bytes.len());
-        return Split::Damaged(bytes.len(), what);
+        return Split::Corrupt(bytes.len(), what);
     }
     let problem = match length_of(bytes) {
         Some(length) => {
@@ -187,18 +187,18 @@ pub fn split(bytes: &[u8], is_end: bool) -> Split {
     let next = walk.next_record(1).expect("memory can always be read");
     match next {
         Some(next) => {
-            Split::Damaged(next as usize, format!("{problem}; {}", describe_resume(next, false)))
+            Split::Corrupt(next as usize, format!("{problem}; {}", describe_resume(next, false)))
         }
         None if is_end => {
             let skipped = bytes.len();
-            Split::Damaged(skipped, format!("{problem}; {}", describe_resume(skipped as u64, true)))
+            Split::Corrupt(skipped, format!("{problem}; {}", describe_resume(skipped as u64, true)))
         }
         // Twice as much each time, so that the search remains linear.
         None if bytes.len() < PATIENCE => Split::More((bytes.len() * 2).max(WINDOW)),
         None => {
             // The last bytes may be the beginning of a header.
             let skipped = bytes.len() - (HEADER - 1);
-            Split::Damaged(skipped, format!("{problem}; {skipped} bytes hold no other record"))
+            Split::Corrupt(skipped, format!("{problem}; {skipped} bytes hold no other record"))
         }
     }
 }
@@ -289,8 +289,8 @@ impl<'a, 'r> TfrecordWalk<'a, 'r> {
     /// lost: the next records then look like its data.
     fn swallowed(&mut self, scanned: &Scanned, at: u64) -> Result<Option<u64>> {
         let number = scanned.spans.len() as u64;
-        let is_damaged = scanned.damages.last().is_some_and(|damage| damage.span + 1 == number);
-        let Some(last) = scanned.spans.last().filter(|_| !is_damaged) else { return Ok(None) };
+        let is_corrupt = scanned.corrupt.last().is_some_and(|corrupt| corrupt.span + 1 == number);
+        let Some(last) = scanned.spans.last().filter(|_| !is_corrupt) else { return Ok(None) };
         if self.has_checksum(last.start, at)? != Some(false) {
             return Ok(None);
         }
@@ -358,13 +358,13 @@ mod tests {
             end += span.length;
         }
         assert_eq!(end, bytes.len() as u64, "bytes in no span: {scanned:?}");
-        assert!(scanned.damages.is_sorted_by_key(|damage| damage.span));
-        let damaged: Vec<_> = scanned.damages.iter().map(|damage| damage.span).collect();
+        assert!(scanned.corrupt.is_sorted_by_key(|corrupt| corrupt.span));
+        let corrupt: Vec<_> = scanned.corrupt.iter().map(|corrupt| corrupt.span).collect();
         let mut found = Vec::new();
         for (number, span) in scanned.spans.iter().enumerate() {
             let bytes = &bytes[span.start as usize..(span.start + span.length) as usize];
             match payload(bytes, true) {
-                Ok(data) if !damaged.contains(&(number as u64)) => {
+                Ok(data) if !corrupt.contains(&(number as u64)) => {
                     found.push((span.start, data.to_vec()));
                 }
                 Ok(_) => panic!("a good record was called corrupt: {scanned:?}"),
@@ -388,7 +388,7 @@ mod tests {
                     start += length;
                     known -= length;
                 }
-                Split::Damaged(length, _) => {
+                Split::Corrupt(length, _) => {
                     assert!(length > 0 && length <= end - start);
                     start += length;
                     known -= length.min(known);
@@ -398,7 +398,7 @@ mod tests {
                     known = needed.min(bytes.len());
                 }
                 Split::End => return found,
-                Split::Passed(_) => panic!("a TFRecord has nothing to skip"),
+                Split::Ignored(_) => panic!("a TFRecord has nothing to skip"),
             }
         }
     }
@@ -428,7 +428,7 @@ mod tests {
         let records = some_records();
         let bytes = file(&records);
         assert_eq!(intact(&bytes), placed(&records));
-        assert_eq!(scanned(&bytes).damages, []);
+        assert_eq!(scanned(&bytes).corrupt, []);
     }
 
     #[test]
@@ -464,7 +464,7 @@ mod tests {
             assert_eq!(split_in_pieces(&good[..end]), before, "truncated at {end}");
             let is_boundary = whole.iter().any(|(start, _)| *start == end as u64);
             let expected = usize::from(!is_boundary);
-            assert_eq!(scanned(&good[..end]).damages.len(), expected, "truncated at {end}");
+            assert_eq!(scanned(&good[..end]).corrupt.len(), expected, "truncated at {end}");
         }
     }
 
@@ -492,9 +492,9 @@ mod tests {
         let messages = |bytes: &[u8]| {
             let scanned = scanned(bytes);
             let said: Vec<_> = scanned
-                .damages
+                .corrupt
                 .iter()
-                .map(|damage| format!("{}: {}", damage.span, damage.what))
+                .map(|corrupt| format!("{}: {}", corrupt.span, corrupt.what))
                 .collect();
             said.join("\n")
         };
@@ -594,7 +594,7 @@ mod tests {
         let scanned = scan(bytes.len() as u64, &mut read).unwrap();
         let last = scanned.spans.last().unwrap();
         assert_eq!(last.start + last.length, bytes.len() as u64);
-        assert!(scanned.damages[0].what.contains("to 60 bytes"), "{:?}", scanned.damages);
+        assert!(scanned.corrupt[0].what.contains("to 60 bytes"), "{:?}", scanned.corrupt);
     }
 
     proptest! {

@@ -30,16 +30,16 @@ impl ThreadActivity {
 }
 
 /// What one thread is doing.
-pub(super) struct ActivitySlot {
+pub(super) struct ActivityRecord {
     number: AtomicU64,
     index: AtomicU64,
     since: AtomicU64,
     doing: AtomicU64,
 }
 
-impl Default for ActivitySlot {
-    fn default() -> ActivitySlot {
-        ActivitySlot {
+impl Default for ActivityRecord {
+    fn default() -> ActivityRecord {
+        ActivityRecord {
             number: AtomicU64::new(NOTHING),
             index: AtomicU64::new(0),
             since: AtomicU64::new(0),
@@ -48,7 +48,7 @@ impl Default for ActivitySlot {
     }
 }
 
-impl ActivitySlot {
+impl ActivityRecord {
     /// The thread starts a sample.
     pub(super) fn begin(&self, number: u64, index: u64, doing: ThreadActivity) {
         self.index.store(index, Ordering::Relaxed);

@@ -90,7 +90,7 @@ impl SampleCache {
         }
     }
 
-    /// The version of the file of a sample now; None if it cannot be told.
+    /// The version of the file of a sample now; None if it is not known.
     fn stamp(&self, extent: &Extent<'_>) -> Option<Stamp> {
         let path: &Path = match extent {
             Extent::File(path) => path,
@@ -106,12 +106,12 @@ impl SampleCache {
         stamp: Stamp,
         epoch: u64,
         reader: &Reader,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Option<CachedSample>, CorruptEntry> {
         match &self.store {
             Store::Memory(cache) => Ok(cache.get(index, Some(stamp), epoch)),
-            Store::Disk(cache) => cache.get(index, Some(stamp), reader, position, before_wait),
+            Store::Disk(cache) => cache.get(index, Some(stamp), reader, slot, before_wait),
         }
     }
 
@@ -153,7 +153,7 @@ impl Run {
         &self,
         order: &SampleOrder,
         extent: &Extent<'_>,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Lookup {
         let Some(cache) = &self.shared.cache else { return Lookup::None };
@@ -163,7 +163,7 @@ impl Run {
         // Before the file is read: if it is changed meanwhile, the sample has an old stamp, and is loaded again.
         let Some(stamp) = cache.stamp(extent) else { return Lookup::None };
         let index = order.ticket.index;
-        let found = cache.get(index, stamp, self.epoch, &self.reader, position, before_wait);
+        let found = cache.get(index, stamp, self.epoch, &self.reader, slot, before_wait);
         self.cache_meters.count(matches!(found, Ok(Some(_))));
         match found {
             Ok(Some(sample)) => Lookup::Hit(sample),

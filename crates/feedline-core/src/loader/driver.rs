@@ -9,7 +9,9 @@ use super::handed::{BatchEnd, Instruction};
 use super::mapped::{Mapped, PartInProgress};
 use super::run::{Made, MakeResult, Run};
 use crate::collate::{BatchSamples, BatchSlot, Shapes, slot_of};
-use crate::engine::{self, Action, Engine, PolicyAction, Position, Purpose, Standing, Verdict};
+use crate::engine::{
+    self, Engine, EpochAction, PolicyAction, Position, Purpose, Standing, Verdict,
+};
 use crate::error::{Error, Kind};
 use crate::fault::{self, Fault, FaultLine, Symptom, wanted};
 use crate::sample::{Sample, Stage, Ticket};
@@ -30,7 +32,7 @@ pub(super) struct Driver {
     /// Samples that were filtered out and not counted in the report yet.
     filtered: u64,
     pub(super) batches: u64,
-    pub(super) actions: Vec<Action>,
+    pub(super) actions: Vec<EpochAction>,
     /// For a front that has functions called for the samples.
     pub(super) mapped: Option<Mapped>,
 }
@@ -64,7 +66,7 @@ pub(super) enum DriverStep {
     Deliver(Box<CompleteBatch>),
     /// Samples that functions are to be called for.
     Hand(Box<PartInProgress>),
-    /// What a front with functions is told.
+    /// An instruction for a front with functions.
     Instruct(Instruction),
     /// The run ends with this error, or with the one that the record before it has led to; and the fault of a
     /// front that is the cause.
@@ -156,7 +158,7 @@ impl Driver {
                 continue;
             }
             let outcome = self.keep(run, self.engine.current(order), outcome);
-            self.engine.result(order, outcome, &mut self.actions);
+            self.engine.add_result(order, outcome, &mut self.actions);
         }
         self.engine.advance(&mut self.actions);
         self.follow(run, &mut todo);
@@ -164,7 +166,7 @@ impl Driver {
         todo
     }
 
-    /// Samples that were made are handed to the front, which tells the engine what came of them.
+    /// Samples that were made are handed to the front, which reports their results to the engine.
     fn settle_mapped(
         &mut self,
         run: &Run,
@@ -182,7 +184,7 @@ impl Driver {
         if !matches!(outcome, engine::Outcome::Bad { policy_action: PolicyAction::Retry(_), .. }) {
             self.hand_nothing(order);
         }
-        self.engine.result(order, outcome, &mut self.actions);
+        self.engine.add_result(order, outcome, &mut self.actions);
     }
 
     /// Keeps what was made; the numbers for the engine.
@@ -206,9 +208,9 @@ impl Driver {
                 self.batch_slots.insert(order.slot, batch_slot);
                 let policy_action = run.policy_action(&fault);
                 let is_own = matches!(order.purpose, Purpose::Planned | Purpose::Fill);
-                let is_told =
+                let is_reported =
                     is_own || matches!(policy_action, PolicyAction::Raise | PolicyAction::Retry(_));
-                let fault = if is_told { self.add_fault(run.pending(fault)) } else { 0 };
+                let fault = if is_reported { self.add_fault(run.pending(fault)) } else { 0 };
                 engine::Outcome::Bad { fault, policy_action }
             }
         }
@@ -246,7 +248,7 @@ impl Driver {
         let mut actions = std::mem::take(&mut self.actions);
         for action in actions.drain(..) {
             match action {
-                Action::Make(order, after) => {
+                EpochAction::Make(order, after) => {
                     let attempts = std::mem::take(&mut attempts);
                     self.forget(order.slot, steps);
                     extras.push(Extra {
@@ -256,20 +258,20 @@ impl Driver {
                         after,
                     });
                 }
-                Action::Move { from, to } => {
+                EpochAction::Move { from, to } => {
                     self.move_sample(from, to);
                     let left = self.mapped.as_mut().and_then(|mapped| mapped.move_made(from, to));
                     steps.extend(
                         left.map(|key| DriverStep::Instruct(Instruction::Forget(vec![key]))),
                     );
                 }
-                Action::RecordRetry { fault } => {
+                EpochAction::RecordRetry { fault } => {
                     if let Some(fault) = self.faults.remove(&fault) {
                         attempts = fault.attempts;
                         steps.push(DriverStep::Retried(fault.line));
                     }
                 }
-                Action::Record { fault, verdict } => {
+                EpochAction::Record { fault, verdict } => {
                     let slot = self.slot_of(fault);
                     if let Some(recorded) = self.record(run, fault, verdict) {
                         steps.push(DriverStep::Record(Box::new(recorded)));
@@ -280,19 +282,19 @@ impl Driver {
                         self.forget(slot, steps);
                     }
                 }
-                Action::RecordReplacement { fault, by } => {
+                EpochAction::RecordReplacement { fault, by } => {
                     if let Some(fault) = self.take_fault(fault) {
                         let index = run.ticket(by).map_or(0, |ticket| ticket.index);
                         steps.push(DriverStep::Replaced(Box::new(fault.line), index));
                     }
                 }
                 // Native plans are known, samples move, and batches have an order.
-                Action::ReadPlan | Action::Order { .. } | Action::Cancel { .. } => {}
-                Action::Finish(batch) => {
+                EpochAction::ReadPlan | EpochAction::Order { .. } | EpochAction::Cancel { .. } => {}
+                EpochAction::Finish(batch) => {
                     let mapped = self.mapped.as_mut().map(|mapped| mapped.finish(batch));
                     steps.extend(mapped.map(DriverStep::Instruct));
                 }
-                Action::Deliver(batch) => {
+                EpochAction::Deliver(batch) => {
                     self.count_filtered(steps);
                     self.batches = batch.number + 1;
                     steps.push(match &mut self.mapped {
@@ -305,7 +307,7 @@ impl Driver {
                         None => DriverStep::Deliver(Box::new(self.collect(run, batch))),
                     });
                 }
-                Action::Drop { slots } => match &mut self.mapped {
+                EpochAction::Drop { slots } => match &mut self.mapped {
                     Some(mapped) => {
                         steps.push(DriverStep::Instruct(Instruction::Forget(
                             mapped.take(slots.into_iter()),
@@ -313,12 +315,12 @@ impl Driver {
                     }
                     None => slots.iter().for_each(|slot| drop(self.samples.take(*slot))),
                 },
-                Action::Stop(stop) => {
+                EpochAction::Stop(stop) => {
                     let cause = self.cause(stop);
                     let error = self.error(run, stop);
                     steps.push(DriverStep::Stop(error.map(Box::new), cause));
                 }
-                Action::End(account) => {
+                EpochAction::End(account) => {
                     self.count_filtered(steps);
                     steps.push(DriverStep::End(account, self.engine.standing().clone()));
                 }
@@ -358,24 +360,29 @@ impl Driver {
     }
 
     /// The slot of a sample that was made, and is bad after all.
-    fn slot_of(&self, fault: engine::Fault) -> Option<u64> {
+    fn slot_of(&self, fault: engine::JudgedFault) -> Option<u64> {
         match fault {
-            engine::Fault::Reported(number) => self.faults.get(&number)?.slot,
-            engine::Fault::Misfit { slot, .. } => Some(slot),
+            engine::JudgedFault::Reported(number) => self.faults.get(&number)?.slot,
+            engine::JudgedFault::Misfit { slot, .. } => Some(slot),
         }
     }
 
-    fn record(&mut self, run: &Run, fault: engine::Fault, verdict: Verdict) -> Option<Recorded> {
+    fn record(
+        &mut self,
+        run: &Run,
+        fault: engine::JudgedFault,
+        verdict: Verdict,
+    ) -> Option<Recorded> {
         let is_needed = !matches!(verdict, Verdict::Skip | Verdict::Substitute);
         let found = match fault {
-            engine::Fault::Reported(number) => self.faults.remove(&number)?,
-            engine::Fault::Misfit { slot, like, .. } => self.misfit(run, slot, like)?,
+            engine::JudgedFault::Reported(number) => self.faults.remove(&number)?,
+            engine::JudgedFault::Misfit { slot, like, .. } => self.misfit(run, slot, like)?,
         };
         let (symptom, line) = (found.symptom.clone(), found.line.clone());
         if is_needed {
             match fault {
-                engine::Fault::Reported(number) => self.faults.insert(number, found),
-                engine::Fault::Misfit { slot, .. } => self.misfits.insert(slot, found),
+                engine::JudgedFault::Reported(number) => self.faults.insert(number, found),
+                engine::JudgedFault::Misfit { slot, .. } => self.misfits.insert(slot, found),
             };
         }
         Some(Recorded { symptom, line, verdict })
@@ -391,10 +398,10 @@ impl Driver {
         Some(run.pending(Fault::new(sample.ticket, Stage::Collate, error)))
     }
 
-    fn take_fault(&mut self, fault: engine::Fault) -> Option<PendingFault> {
+    fn take_fault(&mut self, fault: engine::JudgedFault) -> Option<PendingFault> {
         match fault {
-            engine::Fault::Reported(number) => self.faults.remove(&number),
-            engine::Fault::Misfit { slot, .. } => self.misfits.remove(&slot),
+            engine::JudgedFault::Reported(number) => self.faults.remove(&number),
+            engine::JudgedFault::Misfit { slot, .. } => self.misfits.remove(&slot),
         }
     }
 
@@ -407,15 +414,15 @@ impl Driver {
             engine::Stop::Unexpected(_) | engine::Stop::DoesNotAddUp(_) => return None,
         };
         match fault {
-            engine::Fault::Reported(number) => {
+            engine::JudgedFault::Reported(number) => {
                 self.faults.get(&number)?.error.is_none().then_some(number)
             }
-            engine::Fault::Misfit { .. } => None,
+            engine::JudgedFault::Misfit { .. } => None,
         }
     }
 
-    fn collect(&mut self, run: &Run, batch: engine::Batch) -> CompleteBatch {
-        let engine::Batch { number, samples: slots, position, .. } = batch;
+    fn collect(&mut self, run: &Run, batch: engine::DeliveredBatch) -> CompleteBatch {
+        let engine::DeliveredBatch { number, samples: slots, position, .. } = batch;
         let first = slots.first().map_or(0, |(slot, _)| *slot);
         let mut samples = Vec::with_capacity(slots.len());
         samples.extend(slots.iter().filter_map(|(slot, _)| self.samples.take(*slot)));

@@ -11,7 +11,7 @@ use super::watch::Watch;
 use crate::error::{Error, Kind};
 use crate::escape;
 use crate::event::Event;
-use crate::fault::{Breaker, Change, Pace, Symptom, Try};
+use crate::fault::{Breaker, Change, Pace, SourceAccess, Symptom};
 use crate::sys::clock;
 use crate::sys::lock::{Deadline, Mutex};
 
@@ -99,17 +99,17 @@ impl Gate {
             let (step, change) = self.breaker.lock().may_try(self.started.elapsed());
             self.emit(change, &self.watch.name(path), "");
             match step {
-                Try::Go => return AfterFailure::Again,
-                Try::Wait(time) => {
+                SourceAccess::Go => return AfterFailure::Again,
+                SourceAccess::Wait(time) => {
                     if ending.wait(time.min(NAP)) {
                         return AfterFailure::Closed;
                     }
                 }
-                Try::Probe => match self.watch.probe(path) {
+                SourceAccess::Probe => match self.watch.probe(path) {
                     Ok(()) => return AfterFailure::Again,
                     Err(away) => self.report_probe(Err(away), path),
                 },
-                Try::GiveUp => {
+                SourceAccess::GiveUp => {
                     let name = || self.watch.name(path);
                     let what = self.watch.probe(path).err().map_or_else(name, |(what, _)| what);
                     let patience = self.ledger.policy().patience.as_secs_f64();

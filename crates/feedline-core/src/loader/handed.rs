@@ -1,5 +1,5 @@
 //! An epoch for a front that calls functions for the samples. The front receives samples, reports the results,
-//! and is told which batches are complete. The engine decides, as in any other epoch.
+//! and learns which batches are complete. The engine decides, as in any other epoch.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

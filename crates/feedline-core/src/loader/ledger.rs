@@ -96,7 +96,7 @@ impl Ledger {
         let mut state = self.state.lock();
         (state.causes, state.standing) = (Causes::default(), Standing::default());
         state.epoch = EpochSums { is_open: true, epoch, expected, ..EpochSums::default() };
-        self.tell(&mut state, Event::EpochStarted { epoch, expected });
+        self.issue(&mut state, Event::EpochStarted { epoch, expected });
     }
 
     /// More samples are due.
@@ -118,7 +118,7 @@ impl Ledger {
         if samples > 0 {
             let mut state = self.state.lock();
             state.epoch.repeated += samples;
-            self.tell(&mut state, Event::SamplesRepeated { samples });
+            self.issue(&mut state, Event::SamplesRepeated { samples });
         }
     }
 
@@ -126,7 +126,7 @@ impl Ledger {
     pub fn excluded(&self, samples: u64) {
         if samples > 0 {
             let mut state = self.state.lock();
-            self.tell(&mut state, Event::SamplesExcluded { samples });
+            self.issue(&mut state, Event::SamplesExcluded { samples });
         }
     }
 
@@ -135,7 +135,7 @@ impl Ledger {
         if let Some(first) = paths.first() {
             let mut state = self.state.lock();
             let (shards, path) = (paths.len() as u64, escape::path(first));
-            self.tell(&mut state, Event::EmptyShardsFound { shards, path });
+            self.issue(&mut state, Event::EmptyShardsFound { shards, path });
         }
     }
 
@@ -190,7 +190,7 @@ impl Ledger {
                 Event::RunStopped { fault: line, why }
             }
         };
-        self.tell(&mut state, event);
+        self.issue(&mut state, event);
         too_many
     }
 
@@ -207,7 +207,7 @@ impl Ledger {
         match written {
             Ok(()) => state.report.quarantined += 1,
             Err(error) => {
-                self.tell(&mut state, Event::QuarantineFailed { why: error.to_string() });
+                self.issue(&mut state, Event::QuarantineFailed { why: error.to_string() });
             }
         }
     }
@@ -216,7 +216,7 @@ impl Ledger {
     pub fn replaced(&self, fault: FaultLine, by: Value) {
         let mut state = self.state.lock();
         state.epoch.replaced += 1;
-        self.tell(&mut state, Event::SampleReplaced { fault, by });
+        self.issue(&mut state, Event::SampleReplaced { fault, by });
     }
 
     /// A sample is retried.
@@ -224,7 +224,7 @@ impl Ledger {
         line.time = clock::unix_seconds();
         let mut state = self.state.lock();
         state.epoch.retried += 1;
-        self.tell(&mut state, Event::SampleRetried(line));
+        self.issue(&mut state, Event::SampleRetried(line));
     }
 
     /// Whether a sample that took so long would be among the slowest. Costs next to nothing.
@@ -253,7 +253,7 @@ impl Ledger {
         if matches!(event, Event::WorkerDied { .. }) {
             state.epoch.deaths += 1;
         }
-        self.tell(&mut state, event);
+        self.issue(&mut state, event);
     }
 
     /// The epoch is at its end: everything must add up, and too many faults of a short epoch are reported now.
@@ -278,7 +278,7 @@ impl Ledger {
         let (skipped, replaced) = (account.skipped, account.replaced);
         let head = format!("epoch {}: ", account.epoch);
         let warning = self.warning_of(&state, &head, (skipped, replaced), (due, "samples"));
-        self.tell(&mut state, Event::EpochEnded { dropped, summary, is_clean, warning });
+        self.issue(&mut state, Event::EpochEnded { dropped, summary, is_clean, warning });
         if accounted != due + account.repeated {
             let message = format!(
                 "{} samples were delivered ({} of them again), {} skipped, {} filtered and {dropped} dropped, but {due} were due",
@@ -318,7 +318,7 @@ impl Ledger {
                 state.report.expected += (account.delivered + account.skipped + account.filtered)
                     .saturating_sub(account.repeated);
             }
-            self.tell(&mut state, Event::EpochAbandoned);
+            self.issue(&mut state, Event::EpochAbandoned);
         }
     }
 
@@ -355,7 +355,7 @@ impl Ledger {
         self.has_events.load(Ordering::Relaxed)
     }
 
-    /// What was not told yet, in order.
+    /// Events that were not read yet, in order.
     pub fn take_events(&self) -> Vec<Event> {
         let mut state = self.state.lock();
         self.has_events.store(false, Ordering::Relaxed);
@@ -367,7 +367,7 @@ impl Ledger {
         events
     }
 
-    fn tell(&self, state: &mut LedgerState, event: Event) {
+    fn issue(&self, state: &mut LedgerState, event: Event) {
         state.report.apply(&event);
         if state.events.len() == WAITING {
             state.events.pop_front();

@@ -141,8 +141,8 @@ impl Mapped {
         slots.filter_map(|slot| self.forget(slot)).collect()
     }
 
-    pub(super) fn finish(&mut self, batch: engine::Unfinished) -> Instruction {
-        let engine::Unfinished { number, samples } = batch;
+    pub(super) fn finish(&mut self, batch: engine::UnfinishedBatch) -> Instruction {
+        let engine::UnfinishedBatch { number, samples } = batch;
         let keys = samples.iter().filter_map(|(slot, _)| Some((*slot, self.made.get(*slot)?.key)));
         let slots: Vec<_> = keys.collect();
         let keys = slots.iter().map(|(_, key)| *key).collect();
@@ -221,7 +221,7 @@ impl Driver {
             let Some((order, ticket)) = mapped.handed.take(*key) else { continue };
             let slot = self.engine.current(order).slot;
             mapped.made.insert(slot, MadeSamples { key: *key, shape, ticket });
-            self.engine.result(order, Outcome::Good { bucket: 0, shape }, &mut self.actions);
+            self.engine.add_result(order, Outcome::Good { bucket: 0, shape }, &mut self.actions);
         }
     }
 
@@ -230,7 +230,7 @@ impl Driver {
             let Some(mapped) = &mut self.mapped else { return };
             let Some((order, _)) = mapped.handed.take(*key) else { continue };
             self.count_as_filtered(order);
-            self.engine.result(order, Outcome::Filtered, &mut self.actions);
+            self.engine.add_result(order, Outcome::Filtered, &mut self.actions);
         }
     }
 
@@ -245,7 +245,7 @@ impl Driver {
         let Some((order, _)) = found else { return 0 };
         let policy_action = run.policy_action_for(&symptom, &line);
         let fault = self.add_fault(PendingFault::reported(symptom, line));
-        self.engine.result(order, Outcome::Bad { fault, policy_action }, &mut self.actions);
+        self.engine.add_result(order, Outcome::Bad { fault, policy_action }, &mut self.actions);
         fault
     }
 

@@ -481,7 +481,7 @@ impl Shared {
     }
 
     /// The settings of the engine for an epoch.
-    fn engine_settings(&self, epoch: u64) -> engine::Settings {
+    fn engine_settings(&self, epoch: u64) -> engine::EpochSettings {
         let (policy, functions) = (&self.settings.faults, &self.settings.functions);
         let never_fills = policy.fill == Some(false);
         let is_packed = self.source.contents().is_some_and(|contents| contents.is_packed);
@@ -497,11 +497,11 @@ impl Shared {
             (false, true) => Fill::Never,
             (false, false) => Fill::FromEnd,
         };
-        engine::Settings {
+        engine::EpochSettings {
             samples: self.plan.epoch_len(),
             batch_size: self.batching.size as u64,
             drop_last: self.batching.drop_last,
-            plan: engine::Plan::Known,
+            plan: engine::BatchPlan::Known,
             moves: engine::Moves::Sample,
             membership,
             fill,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use super::Progress;
-use super::activity::ActivitySlot;
+use super::activity::ActivityRecord;
 use super::driver::{CompleteBatch, DriverStep, DriverWork, Extra, Recorded};
 use super::handed::{Instruction, Part};
 use super::mapped::PartInProgress;
@@ -58,11 +58,11 @@ impl Run {
     pub(super) fn make_extras(&self, extras: Vec<Extra>, mut native: Option<&mut Native>) {
         let mut extras = VecDeque::from(extras);
         let mut own = Native::default();
-        let slot = ActivitySlot::default();
+        let activity = ActivityRecord::default();
         while let Some(extra) = extras.pop_front() {
             let native = native.as_deref_mut().unwrap_or(&mut own);
             let of = extra.order;
-            let Some(outcome) = self.make_extra(extra, native, &slot) else { return };
+            let Some(outcome) = self.make_extra(extra, native, &activity) else { return };
             extras.extend(self.settle_once([(of, outcome)]));
         }
     }
@@ -72,7 +72,7 @@ impl Run {
         &self,
         extra: Extra,
         native: &mut Native,
-        slot: &ActivitySlot,
+        activity: &ActivityRecord,
     ) -> Option<MakeResult> {
         let Extra { order: of, batch_slot, attempts, after } = extra;
         let batch_slot = match batch_slot {
@@ -86,7 +86,7 @@ impl Run {
             },
         };
         let order = SampleOrder { of, ticket: self.ticket_of(of)?, batch_slot, attempts };
-        Some(self.retry(order, after, native, slot))
+        Some(self.retry(order, after, native, activity))
     }
 
     pub(super) fn take_lone_slot(&self, slot: u64) -> Result<Option<BatchSlot>> {

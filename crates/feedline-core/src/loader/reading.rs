@@ -4,7 +4,7 @@
 use serde_json::json;
 use std::time::Duration;
 
-use super::activity::{ActivitySlot, ThreadActivity};
+use super::activity::{ActivityRecord, ThreadActivity};
 use super::caching::Lookup;
 use super::gate::AfterFailure;
 use super::run::{
@@ -27,9 +27,9 @@ pub(super) type Fetching = std::result::Result<Task, Box<(Fault, BatchSlot)>>;
 impl Run {
     /// Fetches several samples at a time, because waking a thread for each costs more than reading it. Fetched samples
     /// are handed on before any wait.
-    pub(super) fn read(&self, tasks: &TaskSink, slot: &ActivitySlot) {
+    pub(super) fn read(&self, tasks: &TaskSink, activity: &ActivityRecord) {
         if self.shared.source.contents().is_some() {
-            return self.read_records(tasks, slot);
+            return self.read_records(tasks, activity);
         }
         let share = self.shared.batching.size / (self.shared.threads * 2).max(1);
         let chunk = share.clamp(1, FILES_CHUNK);
@@ -39,7 +39,7 @@ impl Run {
             for order in orders.drain(..) {
                 let of = order.of;
                 let (index, start) = (order.ticket.index, clock::now());
-                slot.begin(of.slot, index, ThreadActivity::Reading);
+                activity.begin(of.slot, index, ThreadActivity::Reading);
                 let mut has_waited = false;
                 let mut hand_on = || {
                     has_waited = true;
@@ -48,9 +48,9 @@ impl Run {
                         tasks.put(self, std::mem::take(&mut ready));
                     }
                 };
-                let fetched = self.fetch(order, slot, &mut hand_on);
+                let fetched = self.fetch(order, activity, &mut hand_on);
                 let time = start.elapsed();
-                slot.end();
+                activity.end();
                 self.meters.add(Stage::Fetch, time);
                 if !has_waited {
                     self.note_time(index, time, Stage::Fetch);
@@ -85,7 +85,7 @@ impl Run {
     pub(super) fn fetch(
         &self,
         mut order: SampleOrder,
-        slot: &ActivitySlot,
+        activity: &ActivityRecord,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         loop {
@@ -107,11 +107,11 @@ impl Run {
                 | Extent::Packed { .. }
                 | Extent::Memory(_) => return Err(bad),
             };
-            slot.turn_to(ThreadActivity::Waiting);
+            activity.turn_to(ThreadActivity::Waiting);
             match self.gate.failed(&symptom, &path, &self.ending, before_wait) {
                 AfterFailure::OfSample => {}
                 AfterFailure::Again => {
-                    slot.turn_to(ThreadActivity::Reading);
+                    activity.turn_to(ThreadActivity::Reading);
                     order = SampleOrder { of, ticket, batch_slot: bad.1, attempts: attempts - 1 };
                     continue;
                 }
@@ -131,7 +131,7 @@ impl Run {
             if self.ending.wait(wait) {
                 return Err(self.fault(ticket, Stage::Fetch, closed(), bad.1));
             }
-            slot.turn_to(ThreadActivity::Reading);
+            activity.turn_to(ThreadActivity::Reading);
             order = SampleOrder { of, ticket, batch_slot: bad.1, attempts };
         }
     }
@@ -183,14 +183,14 @@ impl Run {
         }
     }
 
-    /// Turns bytes into a task, with a permit for everything derived from them; `position` is that of the first sample
+    /// Turns bytes into a task, with a permit for everything derived from them; `slot` is that of the first sample
     /// that waits for this one.
     pub(super) fn prepare(
         &self,
         order: SampleOrder,
         bytes: Piece,
         overhead: u64,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         let outcome = caught(|| {
@@ -200,7 +200,7 @@ impl Run {
             };
             Ok(image_work)
         });
-        self.with_permit(order, bytes, outcome, overhead, position, before_wait)
+        self.with_permit(order, bytes, outcome, overhead, slot, before_wait)
     }
 
     /// Like `prepare`, for a sample that the cache has.
@@ -208,7 +208,7 @@ impl Run {
         &self,
         order: SampleOrder,
         sample: CachedSample,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         let CachedSample { bytes, image } = sample;
@@ -216,12 +216,12 @@ impl Run {
         let (Some(image), Some(transform), Some(steps)) =
             (image, &self.shared.transform, cache.and_then(|cache| cache.steps))
         else {
-            return self.prepare(order, bytes, OVERHEAD, position, before_wait);
+            return self.prepare(order, bytes, OVERHEAD, slot, before_wait);
         };
         let size = Size { height: image.height, width: image.width };
         let rest = Prepared::continued(transform, steps, size, order.ticket);
         let outcome = rest.map(|rest| Some(ImageWork::Rest { image, rest }));
-        self.with_permit(order, bytes, outcome, OVERHEAD, position, before_wait)
+        self.with_permit(order, bytes, outcome, OVERHEAD, slot, before_wait)
     }
 
     /// What is to be done for an image, from the encoded bytes on.
@@ -258,7 +258,7 @@ impl Run {
         bytes: Piece,
         outcome: Result<Option<ImageWork>>,
         overhead: u64,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Fetching {
         let shared = &self.shared;
@@ -277,7 +277,7 @@ impl Run {
                 more => {
                     self.reader.check_size(more.saturating_add(bytes.len() as u64))?;
                     let budget = self.reader.budget();
-                    Some(budget.acquire_after(more, position, before_wait).map_err(|_| closed())?)
+                    Some(budget.acquire_after(more, slot, before_wait).map_err(|_| closed())?)
                 }
             };
             Ok((image_work.map(Box::new), extra))

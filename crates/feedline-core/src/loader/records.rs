@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::activity::{ActivitySlot, ThreadActivity};
+use super::activity::{ActivityRecord, ThreadActivity};
 use super::caching::{Keep, Lookup};
 use super::run::{MakeResult, OVERHEAD, Run, SampleOrder, Task, TaskSink};
 use crate::bytes::Piece;
@@ -61,7 +61,7 @@ impl Ready<'_> {
 
 impl Run {
     /// Fetches chunks of records until there are none left.
-    pub(super) fn read_records(&self, tasks: &TaskSink, slot: &ActivitySlot) {
+    pub(super) fn read_records(&self, tasks: &TaskSink, activity: &ActivityRecord) {
         let mean = self.shared.source.mean_bytes().max(1);
         let chunk = (BYTES / mean).clamp(1, RECORDS) as usize;
         let mut orders = Vec::new();
@@ -76,15 +76,15 @@ impl Run {
         while let Some(()) = self.next_orders(chunk, &mut orders) {
             ready.ready.reserve(orders.len());
             let start = clock::now();
-            let alone = self.read_chunk(&mut orders, &mut ready, slot);
+            let alone = self.read_chunk(&mut orders, &mut ready, activity);
             self.meters.add(Stage::Fetch, start.elapsed());
             ready.hand_on();
             // Records that need special care come last, so that no record that was read waits for them.
             for order in alone {
                 let of = order.of;
-                slot.begin(of.slot, order.ticket.index, ThreadActivity::Reading);
-                let fetched = self.fetch(order, slot, &mut || ready.hand_on());
-                slot.end();
+                activity.begin(of.slot, order.ticket.index, ThreadActivity::Reading);
+                let fetched = self.fetch(order, activity, &mut || ready.hand_on());
+                activity.end();
                 match fetched {
                     Ok(task) => ready.ready.push(task),
                     Err(bad) => {
@@ -105,7 +105,7 @@ impl Run {
         &self,
         orders: &mut Vec<SampleOrder>,
         ready: &mut Ready<'_>,
-        slot: &ActivitySlot,
+        activity: &ActivityRecord,
     ) -> Vec<SampleOrder> {
         // A wait for a later sample must not keep an earlier one of the chunk, which is not read yet.
         let Some(first) = orders.iter().map(|order| order.of.slot).min() else { return Vec::new() };
@@ -116,7 +116,8 @@ impl Run {
             let index = order.ticket.index;
             match source.extent(index) {
                 Extent::Part { path, offset, length }
-                    if self.shared.settings.chaos.is_none() && source.damage(index).is_none() =>
+                    if self.shared.settings.chaos.is_none()
+                        && source.corruption(index).is_none() =>
                 {
                     let extent = Extent::Part { path, offset, length };
                     let keep = match self.look_up(&order, &extent, first, &mut || ready.hand_on()) {
@@ -141,7 +142,7 @@ impl Run {
         });
         let mut rest = wanted.into_iter().peekable();
         while let Some(next) = rest.next() {
-            slot.begin(next.order.of.slot, next.order.ticket.index, ThreadActivity::Reading);
+            activity.begin(next.order.of.slot, next.order.ticket.index, ThreadActivity::Reading);
             if is_numbers {
                 match self.read_numbers(next, first, ready) {
                     Ok(task) => ready.ready.push(task),
@@ -161,7 +162,7 @@ impl Run {
             }
             self.read_run(run, those, first, ready, &mut alone);
         }
-        slot.end();
+        activity.end();
         alone.sort_unstable_by_key(|order| order.of.slot);
         alone
     }
@@ -237,7 +238,7 @@ impl Run {
         at: Stretch<'_>,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Option<Piece>> {
-        if let Some(what) = self.shared.source.damage(order.ticket.index) {
+        if let Some(what) = self.shared.source.corruption(order.ticket.index) {
             return Err(Error::new(Kind::CorruptRecord, what));
         }
         let number = order.of.slot;
@@ -259,7 +260,7 @@ impl Run {
         before_wait: &mut dyn FnMut(),
     ) -> Result<Piece> {
         let index = order.ticket.index;
-        if let Some(what) = self.shared.source.damage(index) {
+        if let Some(what) = self.shared.source.corruption(index) {
             return Err(Error::new(Kind::CorruptRecord, what));
         }
         let Some(streams) = &self.streams else {

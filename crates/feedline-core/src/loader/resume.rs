@@ -1,7 +1,7 @@
 //! Checks that a checkpoint can come from this run: it may be corrupt, or edited by hand.
 
 use crate::checkpoint::Checkpoint;
-use crate::engine::{Fill, Membership, Position, Settings};
+use crate::engine::{EpochSettings, Fill, Membership, Position};
 use crate::error::{Error, Kind, Result};
 
 /// Larger numbers are not valid counts of samples; sums of smaller numbers never overflow.
@@ -10,7 +10,7 @@ const LARGEST: u64 = 1 << 53;
 const ROUNDS: u64 = 64;
 
 /// The position of a checkpoint in its epoch. Refuses numbers that no epoch of this kind can have written.
-pub(super) fn position(checkpoint: &Checkpoint, settings: &Settings) -> Result<Position> {
+pub(super) fn position(checkpoint: &Checkpoint, settings: &EpochSettings) -> Result<Position> {
     let refused = |what: &str| {
         let message = format!("the checkpoint is corrupt: {what}");
         Error::new(Kind::CheckpointMismatch, message).with_hint("continue from an earlier one")
@@ -24,9 +24,9 @@ pub(super) fn position(checkpoint: &Checkpoint, settings: &Settings) -> Result<P
     find_impossible(&position, settings).map_or(Ok(position), |what| Err(refused(&what)))
 }
 
-fn find_impossible(position: &Position, settings: &Settings) -> Option<String> {
+fn find_impossible(position: &Position, settings: &EpochSettings) -> Option<String> {
     let Position { slot, filled, tried, repeated, waiting, standing } = position;
-    let Settings { samples, batch_size, membership, fill, .. } = settings;
+    let EpochSettings { samples, batch_size, membership, fill, .. } = settings;
     let is_fixed = *membership == Membership::Fixed;
     let is_at_batch = !is_fixed || slot == samples || slot.is_multiple_of(*batch_size);
     if slot > samples || !is_at_batch {
@@ -64,14 +64,14 @@ fn find_impossible(position: &Position, settings: &Settings) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Moves, Plan, Standing};
+    use crate::engine::{BatchPlan, Moves, Standing};
 
-    fn settings(membership: Membership, fill: Fill) -> Settings {
-        Settings {
+    fn settings(membership: Membership, fill: Fill) -> EpochSettings {
+        EpochSettings {
             samples: 10,
             batch_size: 4,
             drop_last: false,
-            plan: Plan::Known,
+            plan: BatchPlan::Known,
             moves: Moves::Sample,
             membership,
             fill,
@@ -83,7 +83,7 @@ mod tests {
         }
     }
 
-    fn buckets() -> Settings {
+    fn buckets() -> EpochSettings {
         settings(Membership::Buckets(vec![2, 2]), Fill::FromEndAndRepeat)
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::activity::{ActivitySlot, ThreadActivity};
+use super::activity::{ActivityRecord, ThreadActivity};
 use super::caching::Keep;
 use super::driver::Driver;
 use super::extras::Extras;
@@ -102,7 +102,7 @@ impl From<SampleOrder> for Task {
 /// One result for each order: what was made, or what was wrong and the slot that is free now.
 pub(super) type MakeResult = std::result::Result<Made, Box<(Fault, BatchSlot)>>;
 
-/// What came of making a sample.
+/// The result of making a sample.
 pub(super) enum Made {
     /// A sample, and the bucket that it belongs to, where there are any.
     Kept(Sample, usize),
@@ -144,9 +144,9 @@ pub(super) struct Run {
     pub(super) extras: Extras,
     waiting: Mutex<Waiting>,
     /// What each thread is doing: first the readers, then the workers.
-    slots: Vec<ActivitySlot>,
+    activities: Vec<ActivityRecord>,
     /// Which sample comes when in this epoch.
-    order: plan::Order,
+    order: plan::EpochOrder,
     pub(super) epoch: u64,
     /// Good samples of batches that are left out because they are not full.
     pub(super) dropped: AtomicU64,
@@ -160,7 +160,7 @@ pub(super) struct Run {
 #[derive(Default)]
 struct Waiting {
     time: Duration,
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// Where a reader puts samples whose bytes are here.
@@ -178,7 +178,7 @@ impl TaskSink {
             TaskSink::Queue(queue) => queue.send(tasks).is_ok(),
             TaskSink::Here(memory) => {
                 let (native, results) = &mut *memory.borrow_mut();
-                run.make_all(tasks, &ActivitySlot::default(), native, results);
+                run.make_all(tasks, &ActivityRecord::default(), native, results);
                 !run.is_closed()
             }
         }
@@ -246,7 +246,9 @@ impl Run {
             handed: Queue::default(),
             extras: Extras::default(),
             waiting: Mutex::default(),
-            slots: (0..shared.readers + shared.threads).map(|_| ActivitySlot::default()).collect(),
+            activities: (0..shared.readers + shared.threads)
+                .map(|_| ActivityRecord::default())
+                .collect(),
             order: shared.plan.epoch(epoch),
             epoch,
             dropped: AtomicU64::new(0),
@@ -279,8 +281,8 @@ impl Run {
             let (run, tasks) = (Arc::clone(self), receiver.clone());
             let work = move || {
                 run.guarded(|run| match readers {
-                    0 => run.work_on_orders(&run.slots[readers + number]),
-                    _ => run.work_on_tasks(&tasks, &run.slots[readers + number]),
+                    0 => run.work_on_orders(&run.activities[readers + number]),
+                    _ => run.work_on_tasks(&tasks, &run.activities[readers + number]),
                 })
             };
             epoch_threads.run(&format!("feedline-work-{number}"), work);
@@ -294,7 +296,7 @@ impl Run {
                         true => TaskSink::Here(RefCell::default()),
                         false => TaskSink::Queue(tasks),
                     };
-                    run.read(&tasks, &run.slots[number]);
+                    run.read(&tasks, &run.activities[number]);
                 })
             };
             epoch_threads.run(&format!("feedline-read-{number}"), read);
@@ -429,27 +431,27 @@ impl Run {
     // ---- worker ----
 
     /// Makes samples whose bytes were read.
-    fn work_on_tasks(&self, tasks: &Receiver<Vec<Task>>, slot: &ActivitySlot) {
+    fn work_on_tasks(&self, tasks: &Receiver<Vec<Task>>, activity: &ActivityRecord) {
         let (mut native, mut results) = (Native::default(), Vec::new());
         while let Ok(tasks) = tasks.recv() {
-            self.make_all(tasks, slot, &mut native, &mut results);
+            self.make_all(tasks, activity, &mut native, &mut results);
         }
     }
 
     /// Makes samples that are in memory.
-    fn work_on_orders(&self, slot: &ActivitySlot) {
+    fn work_on_orders(&self, activity: &ActivityRecord) {
         let most = if self.shared.transform.is_some() { 4 } else { MEMORY_CHUNK };
         let (mut native, mut results) = (Native::default(), Vec::new());
         let mut orders = Vec::new();
         while let Some(()) = self.next_orders(most, &mut orders) {
-            self.make_all(orders.drain(..), slot, &mut native, &mut results);
+            self.make_all(orders.drain(..), activity, &mut native, &mut results);
         }
     }
 
     fn make_all<T: Into<Task>>(
         &self,
         tasks: impl IntoIterator<Item = T>,
-        slot: &ActivitySlot,
+        activity: &ActivityRecord,
         native: &mut Native,
         results: &mut Vec<(engine::Order, MakeResult)>,
     ) {
@@ -467,11 +469,11 @@ impl Run {
                 continue;
             }
             let (index, start) = (task.order.ticket.index, clock::now());
-            slot.begin(of.slot, index, ThreadActivity::Making);
+            activity.begin(of.slot, index, ThreadActivity::Making);
             results.push((of, self.make(task, native)));
             self.note_time(index, start.elapsed(), Stage::Worker);
         }
-        slot.end();
+        activity.end();
         native.trim(self.keep);
         self.meters.add(Stage::Worker, start.elapsed());
         self.settle(results.drain(..), Some(native));
@@ -495,12 +497,12 @@ impl Run {
         order: SampleOrder,
         wait: Duration,
         native: &mut Native,
-        slot: &ActivitySlot,
+        activity: &ActivityRecord,
     ) -> MakeResult {
         if !wait.is_zero() && self.ending.wait(wait) {
             return Err(self.fault(order.ticket, Stage::Worker, closed(), order.batch_slot));
         }
-        self.fetch(order, slot, &mut || ()).and_then(|task| self.make(task, native))
+        self.fetch(order, activity, &mut || ()).and_then(|task| self.make(task, native))
     }
 
     /// Says which samples must not wait: those of the batch that the consumer takes next.
@@ -540,7 +542,7 @@ impl Run {
         let mut waiting = self.waiting.lock();
         waiting.time += waited;
         let Some(stall) = self.shared.settings.stall else { return };
-        if waiting.time >= stall && !std::mem::replace(&mut waiting.is_told, true) {
+        if waiting.time >= stall && !std::mem::replace(&mut waiting.is_reported, true) {
             let (waited, text) = (waiting.time, self.what_is_done());
             self.shared.ledger.event(Event::BatchStalled { waited, text });
         }
@@ -548,7 +550,7 @@ impl Run {
 
     /// What the threads are at, the samples that come first before the others.
     fn what_is_done(&self) -> String {
-        let mut doing: Vec<_> = self.slots.iter().filter_map(ActivitySlot::look).collect();
+        let mut doing: Vec<_> = self.activities.iter().filter_map(ActivityRecord::look).collect();
         doing.sort_unstable_by_key(|(number, ..)| *number);
         let mut shown: Vec<_> = doing
             .iter()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::interleave::{MOST_BYTES, Table};
 use super::mix::Pattern;
-use super::step::{MOST_SAMPLES, Mixture, OrderStep, Part};
+use super::step::{MOST_SAMPLES, Mixture, OrderStep, PlanPart};
 use super::{Permutation, Shard};
 use crate::error::{Error, Kind, Result};
 use crate::sample::in_bytes;
@@ -177,7 +177,7 @@ impl Chain {
         Ok(Chain { rank, world, ..Chain::of(root, samples, most) })
     }
 
-    fn concat(shards: &[Range<u64>], parts: &[Part], ids: &mut usize) -> Result<Chain> {
+    fn concat(shards: &[Range<u64>], parts: &[PlanPart], ids: &mut usize) -> Result<Chain> {
         let parts = Chain::parts(shards, parts, ids)?;
         let (rank, world) = parts.first().map_or((0, 1), |part| (part.rank, part.world));
         let most = counted(parts.iter().map(|part| u128::from(part.most)).sum())?;
@@ -192,7 +192,7 @@ impl Chain {
     }
 
     /// The chains of parts that divide the shards among them.
-    fn parts(shards: &[Range<u64>], parts: &[Part], ids: &mut usize) -> Result<Vec<Chain>> {
+    fn parts(shards: &[Range<u64>], parts: &[PlanPart], ids: &mut usize) -> Result<Vec<Chain>> {
         let named: usize = parts.iter().map(|part| part.shards).sum();
         if named != shards.len() {
             let message =

@@ -14,7 +14,7 @@ mod step;
 pub(crate) use exclude::Excluded;
 pub use permute::Permutation;
 pub use shard::{By, Remainder, Shard};
-pub use step::Part;
+pub use step::PlanPart;
 pub(crate) use step::{Mixture, OrderStep};
 
 use std::fmt;
@@ -38,7 +38,7 @@ struct PreparedPlan {
 }
 
 /// The order of one epoch.
-pub struct Order {
+pub struct EpochOrder {
     plan: Plan,
     epoch: u64,
     memo: Memo,
@@ -91,8 +91,8 @@ impl Plan {
     }
 
     /// The order of an epoch, counted from 0.
-    pub fn epoch(&self, epoch: u64) -> Order {
-        Order { plan: self.clone(), epoch, memo: Memo::default() }
+    pub fn epoch(&self, epoch: u64) -> EpochOrder {
+        EpochOrder { plan: self.clone(), epoch, memo: Memo::default() }
     }
 
     /// The ticket of the `number`th sample of this rank, counted over all epochs; None if an epoch has no samples for
@@ -109,7 +109,7 @@ impl fmt::Debug for Plan {
     }
 }
 
-impl Order {
+impl EpochOrder {
     /// The ticket of the sample at a place among this rank's samples of the epoch; None after the last.
     pub fn at(&self, place: u64) -> Option<Ticket> {
         let PreparedPlan { chain, excluded, .. } = &*self.plan.0;

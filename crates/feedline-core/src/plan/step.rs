@@ -39,14 +39,14 @@ pub enum OrderStep {
     /// This many passes in one epoch.
     Repeat(u64),
     /// Several orders, concatenated.
-    Concat(Vec<Part>),
+    Concat(Vec<PlanPart>),
     /// Several orders in proportions.
     Mix(Mixture),
 }
 
 /// An order of some shards of the source: those after the shards of the part before it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Part {
+pub struct PlanPart {
     /// Number of shards.
     pub shards: usize,
     /// The steps over them.
@@ -57,7 +57,7 @@ pub struct Part {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture {
     /// The orders to mix.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PlanPart>,
     /// One weight for each part.
     pub weights: Vec<f64>,
     /// Shuffles the order of the parts; without a seed, they are spread evenly.
@@ -97,7 +97,7 @@ impl OrderStep {
 
     /// How far samples can be out of order, if that has a bound.
     pub fn buffer(&self) -> Option<u64> {
-        let inside = |parts: &[Part]| {
+        let inside = |parts: &[PlanPart]| {
             parts.iter().flat_map(|part| &part.steps).filter_map(OrderStep::buffer).max()
         };
         match self {
@@ -116,7 +116,7 @@ impl OrderStep {
     /// Whether it divides samples among ranks.
     fn shards(&self) -> bool {
         let inside =
-            |parts: &[Part]| parts.iter().any(|part| part.steps.iter().any(OrderStep::shards));
+            |parts: &[PlanPart]| parts.iter().any(|part| part.steps.iter().any(OrderStep::shards));
         match self {
             OrderStep::Shard(_) => true,
             OrderStep::Concat(parts) => inside(parts),

@@ -341,8 +341,8 @@ fn tables_of_many_passes_do_not_accumulate() {
     assert!(order.memo.len() < 200, "{}", order.memo.len());
 }
 
-fn part(shards: usize, steps: &[OrderStep]) -> Part {
-    Part { shards, steps: steps.to_vec() }
+fn part(shards: usize, steps: &[OrderStep]) -> PlanPart {
+    PlanPart { shards, steps: steps.to_vec() }
 }
 
 #[test]

@@ -133,9 +133,9 @@ impl Source for Concat {
         }
     }
 
-    fn damage(&self, index: u64) -> Option<String> {
+    fn corruption(&self, index: u64) -> Option<String> {
         let (part, own) = self.place(index);
-        part.source.damage(own)
+        part.source.corruption(own)
     }
 
     fn contents(&self) -> Option<&Contents> {

@@ -9,7 +9,7 @@ use super::{EXTENSIONS, Source};
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
 use crate::sample::{Extent, Location, shown};
-use crate::sys::file::{self, Entry, EntryKind};
+use crate::sys::file::{self, EntryKind, FolderEntry};
 
 /// Classes sorted by name; within a class, folders sorted by path and files by name.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ fn folders_below(class: &Path) -> Result<Vec<PathBuf>> {
 
 fn images_in(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut images = Vec::new();
-    for Entry { path, kind } in list(folder)? {
+    for FolderEntry { path, kind } in list(folder)? {
         if is_hidden(&path) || !is_image(&path) {
             continue;
         }
@@ -106,7 +106,7 @@ fn images_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(images)
 }
 
-fn list(folder: &Path) -> Result<Vec<Entry>> {
+fn list(folder: &Path) -> Result<Vec<FolderEntry>> {
     file::list(folder).map_err(|error| unreadable(folder, error))
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
-use crate::format::{Container, Damage, Packing, ReadAt, Scanned, Span, stream};
+use crate::format::{Container, CorruptSpan, Packing, ReadAt, Scanned, Span, stream};
 use crate::sample::Location;
 use crate::sys::atomic_file::{AtomicFile, Existing};
 use crate::sys::file::{self, Handle, Identity, Stamp};
@@ -21,7 +21,7 @@ const LARGEST: u64 = 1 << 30;
 
 /// Where indices are saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum IndexStorage {
     /// In this folder; an index beside the shard is read too.
     Folder(PathBuf),
     /// Beside the shard.
@@ -61,7 +61,7 @@ pub struct Index {
     pub packing: Packing,
     spans: Spans,
     /// What is wrong, by the number of the span; usually few.
-    damages: Vec<Damage>,
+    corrupt: Vec<CorruptSpan>,
 }
 
 /// Adjacent spans need one number each.
@@ -80,7 +80,7 @@ struct Head {
     size: u64,
     written: i64,
     spans: u64,
-    damages: Vec<(u64, String)>,
+    corrupt: Vec<(u64, String)>,
 }
 
 /// How a fault of a truncated shard begins.
@@ -89,7 +89,7 @@ const TRUNCATED: &str = "the shard ends after";
 impl Index {
     /// An index of the result of a scan.
     pub fn new(stamp: Stamp, packing: Packing, scanned: Scanned) -> Index {
-        let Scanned { spans, damages } = scanned;
+        let Scanned { spans, corrupt } = scanned;
         let touch = spans.windows(2).all(|pair| pair[0].start + pair[0].length == pair[1].start);
         let spans = match spans.last() {
             Some(last) if touch => Spans::Touching {
@@ -98,11 +98,11 @@ impl Index {
             },
             Some(_) | None => Spans::Apart(spans),
         };
-        Index { stamp, identity: None, packing, spans, damages }
+        Index { stamp, identity: None, packing, spans, corrupt }
     }
 
     /// The index of a shard: the saved one if it matches, otherwise a new one, which is then saved.
-    pub fn of(path: &Path, container: &Container, keep: &Keep) -> Result<Index> {
+    pub fn of(path: &Path, container: &Container, keep: &IndexStorage) -> Result<Index> {
         // If the folder cannot be written, the next run scans the shard again.
         Index::make(path, container, keep, Reuse::Fitting).map(|made| made.index)
     }
@@ -111,7 +111,7 @@ impl Index {
     pub fn make(
         path: &Path,
         container: &Container,
-        keep: &Keep,
+        keep: &IndexStorage,
         reuse: Reuse,
     ) -> Result<BuiltIndex> {
         let failed = |error| {
@@ -152,7 +152,7 @@ impl Index {
         };
         let mut scanned = scanned.map_err(|error| error.at(at(path)))?;
         if let Some(what) = old.and_then(|old| old.truncated(&scanned)) {
-            scanned.push_damage(stamp.size, 0, what);
+            scanned.push_corrupt(stamp.size, 0, what);
         }
         let index = Index { identity: Some(identity), ..Index::new(stamp, packing, scanned) };
         let save_error = kept.first().and_then(|place| {
@@ -194,10 +194,15 @@ impl Index {
     }
 
     /// Saves it: in a folder for this user alone, beside its shard readable for all.
-    fn write(&self, place: &Path, container: &Container, keep: &Keep) -> std::io::Result<()> {
+    fn write(
+        &self,
+        place: &Path,
+        container: &Container,
+        keep: &IndexStorage,
+    ) -> std::io::Result<()> {
         let mut atomic_file = match keep {
-            Keep::Folder(_) => AtomicFile::private(place)?,
-            Keep::Beside | Keep::Nowhere => AtomicFile::guarded(place)?,
+            IndexStorage::Folder(_) => AtomicFile::private(place)?,
+            IndexStorage::Beside | IndexStorage::Nowhere => AtomicFile::guarded(place)?,
         };
         atomic_file.add(&self.to_bytes(container))?;
         atomic_file.finish(Existing::Replaced)
@@ -206,7 +211,7 @@ impl Index {
     /// The fault of a shard that has only the first records of what it had before.
     fn truncated(&self, now: &Scanned) -> Option<String> {
         let (before, left) = (self.len(), now.spans.len() as u64);
-        if left >= before || !now.damages.is_empty() {
+        if left >= before || !now.corrupt.is_empty() {
             return None;
         }
         let same = now.spans.iter().zip(0..).all(|(span, number)| *span == self.span(number));
@@ -214,13 +219,13 @@ impl Index {
             return None;
         }
         // A corrupt span that is gone now was repaired, unless it was itself such a fault.
-        let gone = |damage: &&Damage| damage.span >= left;
+        let gone = |corrupt: &&CorruptSpan| corrupt.span >= left;
         if let Some(truncated) =
-            self.damages.iter().find(|damage| damage.what.starts_with(TRUNCATED))
+            self.corrupt.iter().find(|corrupt| corrupt.what.starts_with(TRUNCATED))
         {
             return Some(truncated.what.clone());
         }
-        let good = before - self.damages.iter().filter(gone).count() as u64;
+        let good = before - self.corrupt.iter().filter(gone).count() as u64;
         (good > left)
             .then(|| format!("{TRUNCATED} {left} records, but had {good} when it was indexed"))
     }
@@ -237,13 +242,11 @@ impl Index {
             _ => return,
         };
         let mut spans: Vec<_> = (0..self.len()).map(|number| self.span(number)).collect();
-        let damages = std::mem::take(&mut self.damages);
-        let end = Span { start: self.stamp.size, length: 0 };
-        let damage = Damage { span: spans.len() as u64, what };
-        spans.push(end);
-        let damages = damages.into_iter().chain([damage]).collect();
+        let mut corrupt = std::mem::take(&mut self.corrupt);
+        corrupt.push(CorruptSpan { span: spans.len() as u64, what });
+        spans.push(Span { start: self.stamp.size, length: 0 });
         let identity = self.identity;
-        *self = Index::new(self.stamp, self.packing, Scanned { spans, damages });
+        *self = Index::new(self.stamp, self.packing, Scanned { spans, corrupt });
         self.identity = identity;
     }
 
@@ -273,14 +276,14 @@ impl Index {
     }
 
     /// What is wrong with a span, if known.
-    pub fn damage(&self, number: u64) -> Option<&str> {
-        let at = self.damages.binary_search_by_key(&number, |damage| damage.span).ok()?;
-        Some(&self.damages[at].what)
+    pub fn corruption(&self, number: u64) -> Option<&str> {
+        let at = self.corrupt.binary_search_by_key(&number, |corrupt| corrupt.span).ok()?;
+        Some(&self.corrupt[at].what)
     }
 
     /// All that is wrong.
-    pub fn damages(&self) -> &[Damage] {
-        &self.damages
+    pub fn corrupt_spans(&self) -> &[CorruptSpan] {
+        &self.corrupt
     }
 
     fn to_bytes(&self, container: &Container) -> Vec<u8> {
@@ -299,7 +302,7 @@ impl Index {
             size: self.stamp.size,
             written: self.stamp.written,
             spans: self.len(),
-            damages: self.damages.iter().map(|d| (d.span, d.what.clone())).collect(),
+            corrupt: self.corrupt.iter().map(|d| (d.span, d.what.clone())).collect(),
         };
         let mut bytes = serde_json::to_vec(&head).expect("text and numbers can always be written");
         bytes.push(b'\n');
@@ -338,8 +341,8 @@ impl Index {
         if !numbers.is_empty() {
             return None;
         }
-        scanned.damages =
-            head.damages.into_iter().map(|(span, what)| Damage { span, what }).collect();
+        scanned.corrupt =
+            head.corrupt.into_iter().map(|(span, what)| CorruptSpan { span, what }).collect();
         let packing = Packing::ALL.into_iter().find(|packing| packing.name() == head.packing)?;
         Some(Index::new(Stamp { size: head.size, written: head.written }, packing, scanned))
     }
@@ -369,15 +372,15 @@ fn holds_record(container: &Container, gap: &Range<u64>, read: &mut ReadAt<'_>) 
 }
 
 /// Where the index of a shard may be saved; it is written to the first place.
-fn kept_at(path: &Path, container: &Container, keep: &Keep) -> Vec<PathBuf> {
+fn kept_at(path: &Path, container: &Container, keep: &IndexStorage) -> Vec<PathBuf> {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(BESIDE);
     let beside = PathBuf::from(name);
     match keep {
-        Keep::Beside => vec![beside],
-        Keep::Nowhere => vec![],
-        Keep::Folder(folder) => {
+        IndexStorage::Beside => vec![beside],
+        IndexStorage::Nowhere => vec![],
+        IndexStorage::Folder(folder) => {
             let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
             let parts = [whole.as_os_str().as_encoded_bytes(), container.name().as_bytes()];
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -426,7 +429,7 @@ mod tests {
         bytes
     }
 
-    fn index(path: &Path, keep: &Keep) -> Index {
+    fn index(path: &Path, keep: &IndexStorage) -> Index {
         Index::of(path, &Container::Tfrecord { check: true }, keep).unwrap()
     }
 
@@ -434,7 +437,7 @@ mod tests {
     fn an_index_is_saved_and_built_again_when_the_shard_changed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
-        let keep = Keep::Folder(folder.path().join("cache"));
+        let keep = IndexStorage::Folder(folder.path().join("cache"));
         file::write(&path, &shard(&[b"one", b"", b"three"])).unwrap();
         let first = index(&path, &keep);
         assert_eq!((first.len(), first.span(2)), (3, Span { start: 35, length: 21 }));
@@ -445,7 +448,7 @@ mod tests {
         assert_eq!(Index::read(&kept[0], &Container::Tar, &handle), None);
         file::write(&path, &shard(&[b"another", b"two", b"three", b"four"])).unwrap();
         let other = index(&path, &keep);
-        assert_eq!((other.len(), other.damages().len()), (4, 0));
+        assert_eq!((other.len(), other.corrupt_spans().len()), (4, 0));
     }
 
     #[test]
@@ -453,7 +456,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
-        index(&path, &Keep::Beside);
+        index(&path, &IndexStorage::Beside);
         let place = folder.path().join("a.tfrecord.flindex");
         let bytes = file::read_bytes(&place).unwrap();
         for at in 0..bytes.len() {
@@ -472,7 +475,7 @@ mod tests {
         let path = folder.path().join("a.csv");
         file::write(&path, b"id\n1\n2\n3\n").unwrap();
         let container = Container::Csv { delimiter: b',', columns: ["id".to_owned()].into() };
-        let records = Index::of(&path, &container, &Keep::Beside).unwrap().len();
+        let records = Index::of(&path, &container, &IndexStorage::Beside).unwrap().len();
         let place = folder.path().join("a.csv.flindex");
         let bytes = file::read_bytes(&place).unwrap();
         let line = memchr::memchr(b'\n', &bytes).unwrap();
@@ -485,7 +488,7 @@ mod tests {
             [bytes[bytes.len() - 4..].to_vec(), crc32c::crc32c(&forged).to_le_bytes().into()]
         {
             file::write(&place, &[forged.clone(), trailer].concat()).unwrap();
-            assert_eq!(Index::of(&path, &container, &Keep::Beside).unwrap().len(), records);
+            assert_eq!(Index::of(&path, &container, &IndexStorage::Beside).unwrap().len(), records);
         }
     }
 
@@ -501,17 +504,18 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("a.shard");
             file::write(&path, &bytes).unwrap();
-            let make = || Index::make(&path, &container, &Keep::Beside, Reuse::Fitting).unwrap();
+            let make =
+                || Index::make(&path, &container, &IndexStorage::Beside, Reuse::Fitting).unwrap();
             let made = make().index;
             assert!(!make().is_new, "{}: an index that is right is used", container.name());
             assert_eq!(made.len(), 3);
             for hidden in 0..3 {
                 let mut spans: Vec<_> = (0..3).map(|number| made.span(number)).collect();
                 spans.remove(hidden);
-                let scanned = Scanned { spans, damages: vec![] };
+                let scanned = Scanned { spans, corrupt: vec![] };
                 let forged = Index::new(made.stamp, Packing::Plain, scanned);
                 let place = folder.path().join("a.shard.flindex");
-                forged.write(&place, &container, &Keep::Beside).unwrap();
+                forged.write(&place, &container, &IndexStorage::Beside).unwrap();
                 assert_eq!(make().index.len(), 3, "{} without {hidden}", container.name());
             }
         }
@@ -524,7 +528,9 @@ mod tests {
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
         let container = Container::Tfrecord { check: true };
-        let make = || Index::make(&path, &container, &Keep::Beside, Reuse::Fitting).unwrap().is_new;
+        let make = || {
+            Index::make(&path, &container, &IndexStorage::Beside, Reuse::Fitting).unwrap().is_new
+        };
         assert!(make() && !make());
         let place = folder.path().join("a.tfrecord.flindex");
         for mode in [0o666, 0o664, 0o646] {
@@ -547,11 +553,11 @@ mod tests {
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
         let place = folder.path().join("a.tfrecord.flindex");
         std::os::unix::fs::symlink("/dev/zero", &place).unwrap();
-        assert_eq!(index(&path, &Keep::Beside).len(), 2);
+        assert_eq!(index(&path, &IndexStorage::Beside).len(), 2);
         std::fs::remove_file(&place).unwrap();
         let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
         rustix::fs::mknodat(rustix::fs::CWD, &place, kind, mode, 0).unwrap();
-        assert_eq!(index(&path, &Keep::Beside).len(), 2);
+        assert_eq!(index(&path, &IndexStorage::Beside).len(), 2);
     }
 
     #[test]
@@ -559,13 +565,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one", b"two", b"three"])).unwrap();
-        index(&path, &Keep::Beside);
+        index(&path, &IndexStorage::Beside);
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
-        let truncated = index(&path, &Keep::Beside);
+        let truncated = index(&path, &IndexStorage::Beside);
         assert_eq!(truncated.len(), 3);
-        let what = truncated.damage(2).unwrap();
+        let what = truncated.corruption(2).unwrap();
         assert_eq!(what, "the shard ends after 2 records, but had 3 when it was indexed");
-        assert_eq!(index(&path, &Keep::Beside), truncated, "the truncation is remembered");
+        assert_eq!(index(&path, &IndexStorage::Beside), truncated, "the truncation is remembered");
     }
 
     #[test]
@@ -574,14 +580,14 @@ mod tests {
         let path = folder.path().join("a.tfrecord");
         let container = Container::Tfrecord { check: true };
         file::write(&path, &shard(&[b"one", b"two", b"three"])).unwrap();
-        let make = |reuse| Index::make(&path, &container, &Keep::Beside, reuse).unwrap();
+        let make = |reuse| Index::make(&path, &container, &IndexStorage::Beside, reuse).unwrap();
         assert!(make(Reuse::Fitting).is_new);
         assert!(!make(Reuse::Fitting).is_new);
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
-        assert_eq!(make(Reuse::Fitting).index.damages().len(), 1);
+        assert_eq!(make(Reuse::Fitting).index.corrupt_spans().len(), 1);
         let rebuilt = make(Reuse::Nothing);
         assert!(rebuilt.is_new && rebuilt.save_error.is_none());
-        assert_eq!((rebuilt.index.len(), rebuilt.index.damages().len()), (2, 0));
+        assert_eq!((rebuilt.index.len(), rebuilt.index.corrupt_spans().len()), (2, 0));
         assert_eq!(make(Reuse::Fitting).index, rebuilt.index, "the new index is saved");
     }
 
@@ -590,7 +596,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one"])).unwrap();
-        let keep = Keep::Folder(path.join("below a file"));
+        let keep = IndexStorage::Folder(path.join("below a file"));
         let container = Container::Tfrecord { check: true };
         let made = Index::make(&path, &container, &keep, Reuse::Fitting).unwrap();
         assert_eq!(made.index.len(), 1);
@@ -603,10 +609,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
-        let mut made = index(&path, &Keep::Nowhere);
+        let mut made = index(&path, &IndexStorage::Nowhere);
         made.expect(Some(2), Some(made.stamp.size));
-        assert!(made.damages().is_empty());
+        assert!(made.corrupt_spans().is_empty());
         made.expect(Some(5), None);
-        assert_eq!(made.damage(2), Some("the manifest says 5 records, the shard has 2"));
+        assert_eq!(made.corruption(2), Some("the manifest says 5 records, the shard has 2"));
     }
 }

@@ -53,7 +53,7 @@ pub trait Source: Send + Sync {
     fn extent(&self, index: u64) -> Extent<'_>;
 
     /// What is known to be wrong with a sample before it is read.
-    fn damage(&self, _index: u64) -> Option<String> {
+    fn corruption(&self, _index: u64) -> Option<String> {
         None
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::index::{Index, Keep};
+use super::index::{Index, IndexStorage};
 use super::walk::walk_by;
 use super::{Contents, Source};
 use crate::checkpoint::Fingerprint;
@@ -53,12 +53,12 @@ pub struct Records {
     /// The end of each shard: the index after its last sample.
     ends: Vec<u64>,
     contents: Contents,
-    has_damage: bool,
+    has_corrupt_spans: bool,
 }
 
 /// The entry of one shard in a manifest.
 #[derive(Debug, Deserialize)]
-struct Expected {
+struct ManifestEntry {
     records: Option<u64>,
     bytes: Option<u64>,
 }
@@ -68,7 +68,7 @@ impl Records {
     pub fn new(
         paths: Vec<PathBuf>,
         container: Container,
-        keep: &Keep,
+        keep: &IndexStorage,
         manifest: Option<&Path>,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Records> {
@@ -119,9 +119,9 @@ impl Records {
             Container::Tfrecord { .. } | Container::Numbers { .. } => Vec::new(),
         };
         let is_packed = indices.iter().any(|index| index.packing != Packing::Plain);
-        let has_damage = indices.iter().any(|index| !index.damages().is_empty());
+        let has_corrupt_spans = indices.iter().any(|index| !index.corrupt_spans().is_empty());
         let contents = Contents { container, guessed: guessed.into(), is_packed };
-        Ok(Records { root, paths, indices, ends, contents, has_damage })
+        Ok(Records { root, paths, indices, ends, contents, has_corrupt_spans })
     }
 
     /// The shard of a sample, and its number there.
@@ -218,13 +218,13 @@ fn guess(
 fn indices(
     paths: &[PathBuf],
     container: &Container,
-    keep: &Keep,
+    keep: &IndexStorage,
     on_progress: &mut OnProgress<'_>,
 ) -> Result<Vec<Index>> {
     struct Work {
         paths: Vec<PathBuf>,
         container: Container,
-        keep: Keep,
+        keep: IndexStorage,
         next: AtomicUsize,
         shards: AtomicUsize,
         bytes: AtomicU64,
@@ -299,7 +299,7 @@ pub fn check(paths: &[PathBuf], indices: &mut [Index], manifest: &Path) -> Resul
     let bytes = Handle::open(manifest)
         .and_then(|handle| file::read_bounded(&handle, LARGEST_MANIFEST))
         .map_err(|error| bad(format!("the manifest cannot be read: {error}")))?;
-    let expected: BTreeMap<String, Expected> = serde_json::from_slice(&bytes)
+    let expected: BTreeMap<String, ManifestEntry> = serde_json::from_slice(&bytes)
         .map_err(|error| bad(format!("this is not a manifest: {error}")))?;
     let mut known = 0;
     for (path, index) in paths.iter().zip(indices) {
@@ -347,12 +347,12 @@ impl Source for Records {
         empty.map(|(path, _)| path.to_owned()).collect()
     }
 
-    fn damage(&self, index: u64) -> Option<String> {
-        if !self.has_damage {
+    fn corruption(&self, index: u64) -> Option<String> {
+        if !self.has_corrupt_spans {
             return None;
         }
         let (shard, number) = self.place(index);
-        let what = self.indices[shard].damage(number)?;
+        let what = self.indices[shard].corruption(number)?;
         Some(format!("record {number} is corrupt: {what}"))
     }
 

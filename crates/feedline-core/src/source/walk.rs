@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use super::index::{Index, Keep};
+use super::index::{Index, IndexStorage};
 use crate::error::{Error, Kind, Result};
 use crate::format::stream::{NextRecord, Stream};
 use crate::format::{Container, Packing, ReadAt, Span};
@@ -16,7 +16,7 @@ const WINDOW: u64 = 1 << 20;
 const LARGEST: u64 = 256 << 20;
 
 /// A record, or a corrupt stretch.
-pub struct Seen<'a> {
+pub struct WalkedRecord<'a> {
     /// Its number in the shard, as a loader counts.
     pub number: u64,
     /// Its span; in compressed shards, in the decompressed bytes.
@@ -31,9 +31,9 @@ pub struct Seen<'a> {
 pub fn walk(
     path: &Path,
     container: &Container,
-    each: &mut dyn FnMut(Seen<'_>) -> bool,
+    each: &mut dyn FnMut(WalkedRecord<'_>) -> bool,
 ) -> Result<Index> {
-    let index = Index::of(path, container, &Keep::Nowhere)?;
+    let index = Index::of(path, container, &IndexStorage::Nowhere)?;
     walk_by(&index, path, container, each)?;
     Ok(index)
 }
@@ -43,7 +43,7 @@ pub fn walk_by(
     index: &Index,
     path: &Path,
     container: &Container,
-    each: &mut dyn FnMut(Seen<'_>) -> bool,
+    each: &mut dyn FnMut(WalkedRecord<'_>) -> bool,
 ) -> Result<()> {
     walk_part(index, path, container, 0..index.len(), each)
 }
@@ -54,7 +54,7 @@ pub fn walk_part(
     path: &Path,
     container: &Container,
     numbers: Range<u64>,
-    each: &mut dyn FnMut(Seen<'_>) -> bool,
+    each: &mut dyn FnMut(WalkedRecord<'_>) -> bool,
 ) -> Result<()> {
     let failed =
         |error| Error::io(Kind::Read, "reading the shard", error).at(Some(Location::file(path)));
@@ -95,7 +95,7 @@ fn packed(
     container: &Container,
     numbers: Range<u64>,
     read: &mut ReadAt<'_>,
-    each: &mut dyn FnMut(Seen<'_>) -> bool,
+    each: &mut dyn FnMut(WalkedRecord<'_>) -> bool,
 ) -> Result<()> {
     let mut stream = Stream::new(container, index.packing)?;
     let mut number = 0;
@@ -103,18 +103,18 @@ fn packed(
         let next = stream.next(read)?;
         let is_wanted = numbers.contains(&number);
         let seen = match next {
-            NextRecord::Record(_, _) | NextRecord::Damaged(_, _, _) if !is_wanted => {
+            NextRecord::Record(_, _) | NextRecord::Corrupt(_, _, _) if !is_wanted => {
                 number += 1;
                 continue;
             }
             NextRecord::Record(start, bytes) => {
                 let span = Span { start, length: bytes.len() as u64 };
                 let payload = container.payload(bytes).map_err(|error| named(number, &error));
-                Seen { number, span, bytes, payload }
+                WalkedRecord { number, span, bytes, payload }
             }
-            NextRecord::Damaged(start, length, what) => {
+            NextRecord::Corrupt(start, length, what) => {
                 let payload = Err(corrupt(number, &what));
-                Seen { number, span: Span { start, length }, bytes: &[], payload }
+                WalkedRecord { number, span: Span { start, length }, bytes: &[], payload }
             }
             NextRecord::End => break,
         };
@@ -126,9 +126,9 @@ fn packed(
     // Faults that a stream cannot show: that the shard is empty, or ends earlier than it did.
     for number in number.max(numbers.start)..numbers.end {
         let what =
-            index.damage(number).unwrap_or("it is missing from the shard since it was indexed");
+            index.corruption(number).unwrap_or("it is missing from the shard since it was indexed");
         let (span, payload) = (index.span(number), Err(corrupt(number, what)));
-        if !each(Seen { number, span, bytes: &[], payload }) {
+        if !each(WalkedRecord { number, span, bytes: &[], payload }) {
             return Ok(());
         }
     }
@@ -140,14 +140,14 @@ fn plain(
     container: &Container,
     numbers: Range<u64>,
     read: &mut ReadAt<'_>,
-    each: &mut dyn FnMut(Seen<'_>) -> bool,
+    each: &mut dyn FnMut(WalkedRecord<'_>) -> bool,
 ) -> Result<()> {
     let (mut window, mut start) = (Vec::new(), 0_u64);
     for number in numbers {
         let span = index.span(number);
-        if let Some(what) = index.damage(number) {
+        if let Some(what) = index.corruption(number) {
             let payload = Err(corrupt(number, what));
-            if !each(Seen { number, span, bytes: &[], payload }) {
+            if !each(WalkedRecord { number, span, bytes: &[], payload }) {
                 return Ok(());
             }
             continue;
@@ -156,7 +156,7 @@ fn plain(
             let (size, most) = (in_bytes(span.length), in_bytes(LARGEST));
             let message = format!("record {number} has {size}, more than the limit of {most}");
             let payload = Err(Error::new(Kind::TooLarge, message));
-            if !each(Seen { number, span, bytes: &[], payload }) {
+            if !each(WalkedRecord { number, span, bytes: &[], payload }) {
                 return Ok(());
             }
             continue;
@@ -174,11 +174,11 @@ fn plain(
         let seen = match window.get(from..from + span.length as usize) {
             Some(bytes) => {
                 let payload = container.payload(bytes).map_err(|error| named(number, &error));
-                Seen { number, span, bytes, payload }
+                WalkedRecord { number, span, bytes, payload }
             }
             None => {
                 let payload = Err(corrupt(number, "the file shrank while it was read"));
-                Seen { number, span, bytes: &[], payload }
+                WalkedRecord { number, span, bytes: &[], payload }
             }
         };
         if !each(seen) {
@@ -263,7 +263,7 @@ mod tests {
         let seen = |name: &str, bytes: &[u8]| {
             let path = folder.path().join(name);
             file::write(&path, bytes).unwrap();
-            let mut index = Index::of(&path, &container, &Keep::Nowhere).unwrap();
+            let mut index = Index::of(&path, &container, &IndexStorage::Nowhere).unwrap();
             index.expect(Some(7), None);
             let mut seen = Vec::new();
             walk_part(&index, &path, &container, 2..index.len(), &mut |record| {

@@ -68,8 +68,8 @@ impl Source for Zip {
         &self.beside
     }
 
-    fn damage(&self, index: u64) -> Option<String> {
-        self.main.damage(index)
+    fn corruption(&self, index: u64) -> Option<String> {
+        self.main.corruption(index)
     }
 
     fn contents(&self) -> Option<&Contents> {

@@ -154,7 +154,7 @@ pub enum EntryKind {
 
 /// One entry of a folder.
 #[derive(Debug)]
-pub struct Entry {
+pub struct FolderEntry {
     /// The folder's path and the entry's name.
     pub path: PathBuf,
     /// What it is.
@@ -162,7 +162,7 @@ pub struct Entry {
 }
 
 /// The entries of a folder, in no order. Only links cost an extra system call, for their target.
-pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
+pub fn list(folder: &Path) -> io::Result<Vec<FolderEntry>> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
@@ -181,7 +181,7 @@ pub fn list(folder: &Path) -> io::Result<Vec<Entry>> {
         } else {
             EntryKind::Other
         };
-        entries.push(Entry { path, kind });
+        entries.push(FolderEntry { path, kind });
     }
     Ok(entries)
 }

@@ -11,44 +11,44 @@ use super::descriptor::Descriptor;
 use super::process::OwnerProcess;
 
 /// A mapping of shared memory. Pages cost nothing until they are touched.
-pub struct Shared {
+pub struct SharedMemory {
     start: NonNull<u8>,
     bytes: usize,
     home: OwnerProcess,
 }
 
 // SAFETY: the mapping is plain memory; access that needs an order goes through the atomic words.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedMemory {}
 // SAFETY: as above. Bytes that both sides may touch are only reached as raw addresses, and an
 // atomic word says which side may use them.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedMemory {}
 
-impl Shared {
+impl SharedMemory {
     /// Creates zeroed memory, and the descriptor with which another process can map it.
-    pub(crate) fn create(name: &str, bytes: usize) -> io::Result<(Descriptor, Shared)> {
+    pub(crate) fn create(name: &str, bytes: usize) -> io::Result<(Descriptor, SharedMemory)> {
         let file = Descriptor::new(memfd_create(name, MemfdFlags::CLOEXEC)?)?;
         ftruncate(&file, bytes as u64)?;
-        let shared = Shared::open(&file, bytes)?;
+        let shared = SharedMemory::open(&file, bytes)?;
         Ok((file, shared))
     }
 
     /// Maps memory that another process created.
-    pub fn open(file: impl AsFd, bytes: usize) -> io::Result<Shared> {
-        Shared::map(file, bytes, MapFlags::SHARED | MapFlags::NORESERVE)
+    pub fn open(file: impl AsFd, bytes: usize) -> io::Result<SharedMemory> {
+        SharedMemory::map(file, bytes, MapFlags::SHARED | MapFlags::NORESERVE)
     }
 
     /// Maps memory copy-on-write: what this process writes is invisible to others, until `forget`
     /// discards it.
-    pub fn open_copy_on_write(file: impl AsFd, bytes: usize) -> io::Result<Shared> {
-        Shared::map(file, bytes, MapFlags::PRIVATE | MapFlags::NORESERVE)
+    pub fn open_copy_on_write(file: impl AsFd, bytes: usize) -> io::Result<SharedMemory> {
+        SharedMemory::map(file, bytes, MapFlags::PRIVATE | MapFlags::NORESERVE)
     }
 
-    fn map(file: impl AsFd, bytes: usize, flags: MapFlags) -> io::Result<Shared> {
+    fn map(file: impl AsFd, bytes: usize, flags: MapFlags) -> io::Result<SharedMemory> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at no particular address; the file is never truncated.
         let start = unsafe { mmap(ptr::null_mut(), bytes, protection, flags, file, 0) }?;
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Shared { start, bytes, home: OwnerProcess::here() })
+        Ok(SharedMemory { start, bytes, home: OwnerProcess::here() })
     }
 
     /// Its size in bytes.
@@ -125,7 +125,7 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl SharedMemory {
     /// In a copy-on-write mapping: discards what was written to a part, so the shared content is
     /// visible again. This affects whole pages, including those at both ends.
     pub fn forget(&self, offset: u64, length: u64) {
@@ -136,7 +136,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedMemory {
     fn drop(&mut self) {
         // SAFETY: mapped by us with this length; code that hands out addresses keeps the mapping
         // alive.
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn copy_on_write_pages_are_invisible_to_others_until_forgotten() {
-        let (file, shared) = Shared::create("feedline-test", 8192).unwrap();
-        let private = Shared::open_copy_on_write(&file, 8192).unwrap();
+        let (file, shared) = SharedMemory::create("feedline-test", 8192).unwrap();
+        let private = SharedMemory::open_copy_on_write(&file, 8192).unwrap();
         shared.write(0, b"first");
         let mut seen = [0; 5];
         assert!(private.read(0, &mut seen) && seen == *b"first");

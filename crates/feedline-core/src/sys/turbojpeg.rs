@@ -13,7 +13,7 @@ unsafe impl Send for Decompressor {}
 
 /// How the pixels of a file are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stored {
+pub(crate) enum StoredColor {
     /// One channel.
     Gray,
     /// Three channels, of whatever kind.
@@ -24,13 +24,13 @@ pub(crate) enum Stored {
 
 /// The header of a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Header {
+pub(crate) struct JpegHeader {
     /// The width in pixels.
     pub width: usize,
     /// The height in pixels.
     pub height: usize,
     /// How the pixels are stored.
-    pub stored: Stored,
+    pub stored: StoredColor,
     /// Bits per channel.
     pub precision: u32,
     /// The smallest step of a region's left edge; `None` if regions cannot be decoded.
@@ -39,7 +39,7 @@ pub(crate) struct Header {
 
 /// The pixel format of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum PixelFormat {
     /// One byte per pixel.
     Gray,
     /// Red, green, blue.
@@ -65,7 +65,7 @@ pub(crate) struct Region {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// The pixel format of the result.
-    pub wanted: Wanted,
+    pub wanted: PixelFormat,
     /// 1, 2, 4 or 8: the picture is shrunk by this factor while it is decoded.
     pub shrink: usize,
     /// The part to decode; `None` for the whole picture.
@@ -102,7 +102,7 @@ impl Decompressor {
         Ok(Opened { decompressor: self, bytes, header })
     }
 
-    fn header(&mut self, bytes: &[u8], max_pixels: usize) -> Result<Header, Failure> {
+    fn header(&mut self, bytes: &[u8], max_pixels: usize) -> Result<JpegHeader, Failure> {
         self.set(tj::TJPARAM_TJPARAM_STOPONWARNING, 0)?;
         self.set(tj::TJPARAM_TJPARAM_MAXPIXELS, c_int::try_from(max_pixels).unwrap_or(c_int::MAX))?;
         // Enough for every real progressive script; a file of thousands of scans is an attack.
@@ -120,9 +120,9 @@ impl Decompressor {
         let width = self.get(tj::TJPARAM_TJPARAM_JPEGWIDTH);
         let height = self.get(tj::TJPARAM_TJPARAM_JPEGHEIGHT);
         let stored = match self.get(tj::TJPARAM_TJPARAM_COLORSPACE) as tj::TJCS {
-            tj::TJCS_TJCS_GRAY => Stored::Gray,
-            tj::TJCS_TJCS_CMYK | tj::TJCS_TJCS_YCCK => Stored::Cmyk,
-            _ => Stored::Color,
+            tj::TJCS_TJCS_GRAY => StoredColor::Gray,
+            tj::TJCS_TJCS_CMYK | tj::TJCS_TJCS_YCCK => StoredColor::Cmyk,
+            _ => StoredColor::Color,
         };
         let subsampling = self.get(tj::TJPARAM_TJPARAM_SUBSAMP);
         let block_width = match subsampling as tj::TJSAMP {
@@ -136,7 +136,7 @@ impl Decompressor {
         let (Ok(width), Ok(height)) = (usize::try_from(width), usize::try_from(height)) else {
             return Err(Failure { message: "no picture size".into(), is_warning: false });
         };
-        Ok(Header {
+        Ok(JpegHeader {
             width,
             height,
             stored,
@@ -175,12 +175,12 @@ impl Decompressor {
 pub(crate) struct Opened<'d, 'b> {
     decompressor: &'d mut Decompressor,
     bytes: &'b [u8],
-    header: Header,
+    header: JpegHeader,
 }
 
 impl Opened<'_, '_> {
     /// The header of the file.
-    pub(crate) fn header(&self) -> &Header {
+    pub(crate) fn header(&self) -> &JpegHeader {
         &self.header
     }
 
@@ -196,9 +196,9 @@ impl Opened<'_, '_> {
         pitch: usize,
     ) -> Result<(), Failure> {
         let (format, channels) = match request.wanted {
-            Wanted::Gray => (tj::TJPF_TJPF_GRAY, 1),
-            Wanted::Rgb => (tj::TJPF_TJPF_RGB, 3),
-            Wanted::Cmyk => (tj::TJPF_TJPF_CMYK, 4),
+            PixelFormat::Gray => (tj::TJPF_TJPF_GRAY, 1),
+            PixelFormat::Rgb => (tj::TJPF_TJPF_RGB, 3),
+            PixelFormat::Cmyk => (tj::TJPF_TJPF_CMYK, 4),
         };
         let whole = Region {
             left: 0,

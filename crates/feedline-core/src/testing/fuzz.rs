@@ -120,12 +120,12 @@ pub fn tfrecord(file: &[u8]) {
     let mut rest = file;
     loop {
         match framing::split(rest, true) {
-            Split::Record(length) | Split::Damaged(length, _) => {
+            Split::Record(length) | Split::Corrupt(length, _) => {
                 assert!(length > 0);
                 rest = &rest[length..];
             }
             Split::End => break,
-            other @ (Split::More(_) | Split::Passed(_)) => panic!("{other:?} at the end"),
+            other @ (Split::More(_) | Split::Ignored(_)) => panic!("{other:?} at the end"),
         }
     }
     assert!(!matches!(framing::split(file, false), Split::End));
@@ -161,7 +161,7 @@ pub fn example(input: &[u8]) {
     }
     let rows = wanted.iter().filter_map(|field| field.field().row_bytes());
     let mut rows: Vec<Row> = rows.flat_map(row).collect();
-    let parser = example::Parser::new(wanted.into(), None).expect("fields of an Example");
+    let parser = example::ExampleParser::new(wanted.into(), None).expect("fields of an Example");
     let mut others = Vec::new();
     match parser.read(record, &mut rows, &mut others) {
         Ok(()) => {

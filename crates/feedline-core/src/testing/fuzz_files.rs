@@ -157,7 +157,7 @@ fn spans<'a>(container: &Container, file: &'a [u8]) -> Vec<&'a [u8]> {
         buffer[..count].copy_from_slice(&rest[..count]);
         Ok(count)
     };
-    let Scanned { spans, damages } =
+    let Scanned { spans, corrupt } =
         container.scan(file.len() as u64, read).expect("memory can be read");
     let mut end = 0;
     for span in &spans {
@@ -165,7 +165,7 @@ fn spans<'a>(container: &Container, file: &'a [u8]) -> Vec<&'a [u8]> {
         end = span.start + span.length;
     }
     assert!(end <= file.len() as u64, "{spans:?}");
-    let is_good = |number: &usize| damages.iter().all(|damage| damage.span != *number as u64);
+    let is_good = |number: &usize| corrupt.iter().all(|corrupt| corrupt.span != *number as u64);
     let bytes = |number: usize| {
         let start = spans[number].start as usize;
         &file[start..start + spans[number].length as usize]
@@ -184,8 +184,8 @@ fn stream(container: &Container, file: &[u8], spans: &[&[u8]]) {
                 records.push(&file[start..start + length]);
                 start += length;
             }
-            Split::Passed(length) => start += length,
-            Split::Damaged(length, _) => {
+            Split::Ignored(length) => start += length,
+            Split::Corrupt(length, _) => {
                 is_corrupt = true;
                 start += length;
             }

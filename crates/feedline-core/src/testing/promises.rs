@@ -130,10 +130,10 @@ struct CheckedTask {
     held: bool,
     /// How many times it was sent.
     sent: u32,
-    /// The positions at which it killed and hung workers, with repetitions.
+    /// The offsets at which it killed and hung workers, with repetitions.
     killed_at: Vec<Option<u64>>,
     hung_at: Vec<Option<u64>>,
-    /// The worker that must try it, and at which position.
+    /// The worker that must try it, and at which offset.
     trial: Option<(WorkerId, u64)>,
 }
 
@@ -155,7 +155,7 @@ struct Expected {
     accept: Option<TaskNumber>,
     discard: Option<(TaskNumber, Incarnation)>,
     give_up: Vec<(TaskNumber, Option<u64>, GiveUpReason)>,
-    retired: Vec<Incarnation>,
+    renewed: Vec<Incarnation>,
     /// A task to send again after its trial was survived.
     again: Option<(Incarnation, TaskNumber)>,
     renewal: Option<Incarnation>,
@@ -288,7 +288,7 @@ impl PromiseChecker {
         })?;
         ensure(expected.discard.is_none(), || format!("{:?} was not discarded", expected.discard))?;
         ensure(expected.give_up.is_empty(), || format!("{:?} was not given up", expected.give_up))?;
-        ensure(expected.retired.is_empty(), || format!("the log misses {:?}", expected.retired))?;
+        ensure(expected.renewed.is_empty(), || format!("the log misses {:?}", expected.renewed))?;
         ensure(expected.again.is_none(), || format!("{:?} was not sent again", expected.again))?;
         ensure(expected.renewal.is_none(), || format!("{:?} was not forked", expected.renewal))?;
         ensure(expected.stop.is_none(), || format!("{:?} was not asked to stop", expected.stop))?;

@@ -95,7 +95,7 @@ struct SimulatedWorld {
     zygotes_reported: u64,
     /// Processes by worker, then by generation.
     workers: Vec<Vec<SimulatedWorker>>,
-    /// What is wrong with samples, by task and position.
+    /// What is wrong with samples, by task and offset.
     troubles: HashMap<(TaskNumber, u64), SampleTrouble>,
     /// How many times a sample that always kills has killed, as far as the supervisor knows.
     kills: HashMap<(TaskNumber, u64), u32>,
@@ -545,7 +545,7 @@ impl SimulatedWorld {
                     self.report.capacity_reduced += u64::from(shortage.is_some());
                     self.report.capacity_increased += u64::from(shortage.is_none());
                 }
-                SupervisorAction::Retired { .. } => self.report.retired += 1,
+                SupervisorAction::Renewed { .. } => self.report.renewed += 1,
                 SupervisorAction::Died(death) => match (death.exit, death.stage) {
                     (ExitKind::Lost, _) => self.report.deaths_lost += 1,
                     (_, WorkerStage::Booting) => self.report.deaths_booting += 1,

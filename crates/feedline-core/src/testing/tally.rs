@@ -72,7 +72,7 @@ report! {
     /// Workers that took over from another.
     successions,
     /// Workers that were renewed and ended well.
-    retired,
+    renewed,
     /// Successors that could not start.
     successors_failed,
     /// Workers that died before they were ready.

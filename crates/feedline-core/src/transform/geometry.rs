@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::steps::{Decoding, Picture, Size, Step, Transform, shorter_to};
 use crate::decode::canvas::Rect;
 use crate::decode::resize::{Filter, Scale};
-use crate::decode::{Format, Header};
+use crate::decode::{Format, ImageHeader};
 use crate::error::{Error, Kind, Result};
 use crate::random::Random;
 use crate::sample::Ticket;
@@ -33,7 +33,7 @@ pub enum PlacedStep {
 #[derive(Clone, Debug)]
 pub struct Prepared {
     /// Header of the encoded image, if it is encoded.
-    pub header: Option<Header>,
+    pub header: Option<ImageHeader>,
     /// The factor by which the decoder downscales the image.
     pub shrink: usize,
     /// Size of the image before the steps.
@@ -64,7 +64,7 @@ impl Prepared {
     ) -> Result<Prepared> {
         let (header, scaled, start) = match &transform.picture {
             Picture::Encoded(Decoding { options, scaled }) => {
-                let header = Header::read(bytes, options)?;
+                let header = ImageHeader::read(bytes, options)?;
                 let size = Size { height: header.height, width: header.width };
                 let scaled = *scaled && header.format == Format::Jpeg;
                 (Some(header), scaled, size)
@@ -87,7 +87,7 @@ impl Prepared {
     fn of_steps(
         transform: &Transform,
         numbers: Range<usize>,
-        header: Option<Header>,
+        header: Option<ImageHeader>,
         scaled: bool,
         start: Size,
         ticket: Ticket,

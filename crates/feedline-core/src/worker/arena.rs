@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::descriptor::Descriptor;
-use crate::sys::memory::Shared;
+use crate::sys::memory::SharedMemory;
 
 /// The maximum number of slots.
 const SLOTS: usize = 2048;
@@ -25,10 +25,10 @@ const LENT: u32 = 1;
 
 /// Creates the memory of an arena, and the descriptor with which the worker maps it. The arena is
 /// smaller than `bytes` if the system does not allow reserving that much address space.
-pub(crate) fn create(bytes: u64) -> io::Result<(Descriptor, Arc<Shared>)> {
+pub(crate) fn create(bytes: u64) -> io::Result<(Descriptor, Arc<SharedMemory>)> {
     let mut bytes = bytes.max(1 << 20).next_multiple_of(PAGE);
     loop {
-        match Shared::create("feedline-arena", (FLAGS + bytes) as usize) {
+        match SharedMemory::create("feedline-arena", (FLAGS + bytes) as usize) {
             Ok((file, shared)) => return Ok((file, Arc::new(shared))),
             Err(error) if bytes <= 1 << 20 => return Err(error),
             Err(_) => bytes = (bytes / 2).next_multiple_of(PAGE),
@@ -46,7 +46,7 @@ struct ArenaSlot {
 
 /// The worker's view of an arena: it takes and lends slots.
 pub(crate) struct Arena {
-    shared: Arc<Shared>,
+    shared: Arc<SharedMemory>,
     slots: Vec<Option<ArenaSlot>>,
     /// Ranges without a slot, sorted, none touching another.
     cold: Vec<(u64, u64)>,
@@ -58,7 +58,7 @@ pub(crate) struct Arena {
 /// lives.
 #[derive(Clone)]
 pub struct ArenaPiece {
-    shared: Arc<Shared>,
+    shared: Arc<SharedMemory>,
     slot: u32,
     offset: u64,
     bytes: u64,
@@ -95,10 +95,10 @@ impl ArenaPiece {
 impl Arena {
     /// Maps an arena that the trainer created.
     pub(crate) fn open(file: impl AsFd, bytes: usize) -> io::Result<Arena> {
-        Ok(Arena::over(Arc::new(Shared::open(file, bytes)?)))
+        Ok(Arena::over(Arc::new(SharedMemory::open(file, bytes)?)))
     }
 
-    pub(super) fn over(shared: Arc<Shared>) -> Arena {
+    pub(super) fn over(shared: Arc<SharedMemory>) -> Arena {
         let room = shared.bytes() as u64 - FLAGS;
         Arena { shared, slots: Vec::new(), cold: vec![(FLAGS, room)], used: 0 }
     }
@@ -245,12 +245,12 @@ impl Arena {
 
 /// Whether the arena can have a slot at this offset. The other side wrote these numbers, so they
 /// may be wrong.
-pub(super) fn is_valid_range(shared: &Shared, slot: u32, offset: u64, bytes: u64) -> bool {
+pub(super) fn is_valid_range(shared: &SharedMemory, slot: u32, offset: u64, bytes: u64) -> bool {
     (slot as usize) < SLOTS && offset >= FLAGS && shared.address(offset, bytes).is_some()
 }
 
 /// Returns a slot that was lent to a borrower.
-pub(super) fn give_back(shared: &Shared, slot: u32, holder: u32) {
+pub(super) fn give_back(shared: &SharedMemory, slot: u32, holder: u32) {
     let flag = shared.flag(slot as usize * 4);
     let _ = flag.compare_exchange(holder, FREE, Ordering::AcqRel, Ordering::Relaxed);
 }
@@ -268,7 +268,7 @@ impl LentBytes {
 
 /// A slot that the trainer has. Dropping it returns the slot to the worker.
 pub struct LentSlot {
-    shared: Arc<Shared>,
+    shared: Arc<SharedMemory>,
     slot: u32,
     offset: u64,
     bytes: u64,
@@ -277,7 +277,7 @@ pub struct LentSlot {
 
 impl LentSlot {
     /// A slot that a worker says it has lent; `None` if there is no such memory.
-    pub fn new(shared: &Arc<Shared>, slot: u32, offset: u64, bytes: u64) -> Option<LentSlot> {
+    pub fn new(shared: &Arc<SharedMemory>, slot: u32, offset: u64, bytes: u64) -> Option<LentSlot> {
         if !is_valid_range(shared, slot, offset, bytes) {
             return None;
         }
@@ -326,12 +326,12 @@ mod tests {
 
     const MEBIBYTE: u64 = 1 << 20;
 
-    fn arena(bytes: u64) -> (Arc<Shared>, Arena) {
+    fn arena(bytes: u64) -> (Arc<SharedMemory>, Arena) {
         let shared = create(bytes).unwrap().1;
         (Arc::clone(&shared), Arena::over(shared))
     }
 
-    fn lend(arena: &Arena, shared: &Arc<Shared>, piece: &ArenaPiece) -> LentSlot {
+    fn lend(arena: &Arena, shared: &Arc<SharedMemory>, piece: &ArenaPiece) -> LentSlot {
         arena.lend(piece.slot());
         LentSlot::new(shared, piece.slot(), piece.offset(), piece.bytes()).unwrap()
     }

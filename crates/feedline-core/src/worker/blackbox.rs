@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use crate::sys::descriptor::Descriptor;
-use crate::sys::memory::Shared;
+use crate::sys::memory::SharedMemory;
 
 /// The size of a box in bytes.
 const BOX: usize = 64 << 10;
@@ -19,14 +19,14 @@ const RECORDS: [usize; 2] = [4 << 10, (4 << 10) + RECORD];
 /// The task plus one, then the length, then the bytes.
 const RECORD_HEAD: usize = 16;
 
-/// The position of a worker that loads all samples of its batch at once.
+/// The offset of a worker that loads all samples of its batch at once.
 pub const ALL: u64 = u64::MAX;
 
 /// The fields of a box, at multiples of eight bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoxField {
-    /// The position of the sample in the batch.
-    Position,
+    /// The offset of the sample in the batch.
+    Offset,
     /// When the activity began, in nanoseconds of the monotonic clock.
     Since,
     /// The [`Activity`].
@@ -117,8 +117,8 @@ pub struct Snapshot {
     pub activity: Activity,
     /// The task in progress.
     pub task: Option<u64>,
-    /// The position of the sample in progress; `None` for all samples at once.
-    pub position: Option<u64>,
+    /// The offset of the sample in progress; `None` for all samples at once.
+    pub offset: Option<u64>,
     /// When the activity began, in nanoseconds of the monotonic clock.
     pub since: u64,
     /// Resident memory in bytes.
@@ -146,19 +146,20 @@ impl Owner {
 
 /// The boxes of all workers.
 pub(crate) struct Boxes {
-    shared: Shared,
+    shared: SharedMemory,
 }
 
 impl Boxes {
     /// Creates the boxes of this many workers, and the descriptor with which workers map them.
     pub(crate) fn create(worker_count: u32) -> io::Result<(Descriptor, Boxes)> {
-        let (file, shared) = Shared::create("feedline-boxes", worker_count as usize * 2 * BOX)?;
+        let (file, shared) =
+            SharedMemory::create("feedline-boxes", worker_count as usize * 2 * BOX)?;
         Ok((file, Boxes { shared }))
     }
 
     /// Maps the boxes that another process created.
     pub(crate) fn open(file: impl AsFd, worker_count: u32) -> io::Result<Boxes> {
-        Ok(Boxes { shared: Shared::open(file, worker_count as usize * 2 * BOX)? })
+        Ok(Boxes { shared: SharedMemory::open(file, worker_count as usize * 2 * BOX)? })
     }
 
     /// Writes a field.
@@ -186,7 +187,7 @@ impl Boxes {
         Some(Snapshot {
             activity: Activity::from_code(self.get(owner, BoxField::Activity)),
             task: self.get(owner, BoxField::Task).checked_sub(1),
-            position: Some(self.get(owner, BoxField::Position)).filter(|position| *position != ALL),
+            offset: Some(self.get(owner, BoxField::Offset)).filter(|offset| *offset != ALL),
             since: self.get(owner, BoxField::Since),
             resident_bytes: self.get(owner, BoxField::Resident),
             descriptors: self.get(owner, BoxField::Descriptors),
@@ -248,11 +249,11 @@ mod tests {
         assert_eq!(boxes.snapshot(owner(1, 0)), None);
         boxes.set(owner(1, 0), BoxField::Generation, 1);
         boxes.set(owner(1, 0), BoxField::Task, 8);
-        boxes.set(owner(1, 0), BoxField::Position, 3);
+        boxes.set(owner(1, 0), BoxField::Offset, 3);
         boxes.set(owner(1, 0), BoxField::Activity, Activity::Collating.code());
         let snapshot = boxes.snapshot(owner(1, 0)).unwrap();
         assert_eq!(
-            (snapshot.activity, snapshot.task, snapshot.position),
+            (snapshot.activity, snapshot.task, snapshot.offset),
             (Activity::Collating, Some(7), Some(3))
         );
         assert_eq!(boxes.snapshot(owner(1, 1)), None);
@@ -264,11 +265,11 @@ mod tests {
     fn a_successor_does_not_overwrite_the_box_of_its_predecessor() {
         let boxes = boxes();
         boxes.set(owner(0, 4), BoxField::Generation, 5);
-        boxes.set(owner(0, 4), BoxField::Position, 3);
+        boxes.set(owner(0, 4), BoxField::Offset, 3);
         boxes.set(owner(0, 5), BoxField::Generation, 6);
-        boxes.set(owner(0, 5), BoxField::Position, 9);
-        assert_eq!(boxes.snapshot(owner(0, 4)).unwrap().position, Some(3));
-        assert_eq!(boxes.snapshot(owner(0, 5)).unwrap().position, Some(9));
+        boxes.set(owner(0, 5), BoxField::Offset, 9);
+        assert_eq!(boxes.snapshot(owner(0, 4)).unwrap().offset, Some(3));
+        assert_eq!(boxes.snapshot(owner(0, 5)).unwrap().offset, Some(9));
     }
 
     #[test]

@@ -45,8 +45,8 @@ pub struct ReceivedTask {
     pub kind: FrameKind,
     /// The task it is about.
     pub task: u64,
-    /// In a trial, the position of the sample to load.
-    pub position: Option<u64>,
+    /// In a trial, the offset of the sample to load.
+    pub offset: Option<u64>,
     /// The task, encoded by the front.
     pub body: Vec<u8>,
     /// The task's buffers.
@@ -134,7 +134,7 @@ impl WorkerConnection {
             begun: 0,
         };
         connection.note(BoxField::Task, 0);
-        connection.note(BoxField::Position, 0);
+        connection.note(BoxField::Offset, 0);
         connection.note(BoxField::IsDisconnected, 0);
         connection.note(BoxField::Resident, process::resident_bytes());
         connection.note(BoxField::Descriptors, limits::open_files());
@@ -161,7 +161,7 @@ impl WorkerConnection {
         self.note(BoxField::IsDisconnected, 1);
         if self.begun_since > 0 {
             // Any of them may have closed it.
-            self.note(BoxField::Position, ALL);
+            self.note(BoxField::Offset, ALL);
         }
         false
     }
@@ -187,14 +187,14 @@ impl WorkerConnection {
     pub fn begin(&mut self, task: u64) {
         self.timing = BatchTiming::default();
         self.begun = 0;
-        self.note(BoxField::Position, 0);
+        self.note(BoxField::Offset, 0);
         self.note(BoxField::Task, task + 1);
         self.enter(Activity::Fetching);
     }
 
     /// Notes which sample of its batch the worker begins. Returns false if an earlier sample has
     /// closed the connection; with very short samples, this is found a few samples later.
-    pub fn begin_sample(&mut self, position: u64) -> bool {
+    pub fn begin_sample(&mut self, offset: u64) -> bool {
         let now = clock::nanoseconds();
         if now.saturating_sub(self.checked) < CONNECTION_CHECK_INTERVAL {
             self.begun_since += 1;
@@ -203,7 +203,7 @@ impl WorkerConnection {
         }
         self.count(now);
         self.begun = now;
-        self.note(BoxField::Position, position);
+        self.note(BoxField::Offset, offset);
         self.note(BoxField::Since, now);
         true
     }
@@ -212,7 +212,7 @@ impl WorkerConnection {
     /// number.
     pub fn begin_all_samples(&mut self) {
         self.begun = 0;
-        self.note(BoxField::Position, ALL);
+        self.note(BoxField::Offset, ALL);
         self.note(BoxField::Since, clock::nanoseconds());
     }
 
@@ -231,7 +231,7 @@ impl WorkerConnection {
         let taken = now.saturating_sub(self.begun);
         if taken > self.timing.nanoseconds {
             self.timing.nanoseconds = taken;
-            self.timing.slowest = self.boxes.get(self.owner, BoxField::Position) as u32;
+            self.timing.slowest = self.boxes.get(self.owner, BoxField::Offset) as u32;
         }
     }
 
@@ -287,14 +287,14 @@ impl WorkerConnection {
     /// Parses a frame. Returns `None` if the trainer does not send such frames.
     fn parse(&self, frame: Frame) -> Option<ReceivedTask> {
         let Frame { kind, task, body, .. } = frame;
-        let (position, body) = match kind {
+        let (offset, body) = match kind {
             FrameKind::Stop => {
                 let (body, buffers) = (Vec::new(), Vec::new());
-                return Some(ReceivedTask { kind, task, position: None, body, buffers });
+                return Some(ReceivedTask { kind, task, offset: None, body, buffers });
             }
             FrameKind::Trial => {
-                let (position, rest) = body.split_first_chunk::<8>()?;
-                (Some(u64::from_le_bytes(*position)), rest)
+                let (offset, rest) = body.split_first_chunk::<8>()?;
+                (Some(u64::from_le_bytes(*offset)), rest)
             }
             FrameKind::Task | FrameKind::Resume => (None, body.as_slice()),
             FrameKind::Ready
@@ -307,7 +307,7 @@ impl WorkerConnection {
             | FrameKind::Note => return None,
         };
         let (body, buffers) = inbox::open(body, self.inbox.as_ref())?;
-        Some(ReceivedTask { kind, task, position, body, buffers })
+        Some(ReceivedTask { kind, task, offset, body, buffers })
     }
 
     /// Takes arena memory for a part of a batch. Waits while the arena is at its limit, except for

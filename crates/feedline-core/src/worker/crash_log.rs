@@ -4,20 +4,20 @@
 use std::io;
 
 use crate::sys::descriptor::Descriptor;
-use crate::sys::memory::Shared;
+use crate::sys::memory::SharedMemory;
 
 /// The bytes that are kept; the rest of a longer text is lost.
 const BYTES: usize = 64 << 10;
 
 /// The crash log of one worker.
 pub(crate) struct CrashLog {
-    shared: Shared,
+    shared: SharedMemory,
 }
 
 impl CrashLog {
     /// Creates an empty log, and the descriptor that the worker writes to.
     pub(crate) fn create() -> io::Result<(Descriptor, CrashLog)> {
-        let (file, shared) = Shared::create("feedline-crash-log", BYTES)?;
+        let (file, shared) = SharedMemory::create("feedline-crash-log", BYTES)?;
         Ok((file, CrashLog { shared }))
     }
 

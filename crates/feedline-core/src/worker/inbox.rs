@@ -15,7 +15,7 @@ use super::arena::{self, Arena, ArenaPiece};
 use super::wire::{self, BufferLocation};
 use crate::sys::descriptor::Descriptor;
 use crate::sys::lock::Mutex;
-use crate::sys::memory::Shared;
+use crate::sys::memory::SharedMemory;
 use crate::sys::slab::Block;
 
 /// Up to this size, a buffer is copied into the frame: that costs less than a slot.
@@ -125,17 +125,21 @@ pub fn body(message: &[u8], buffers: Option<&TaskBuffers>) -> Vec<u8> {
 
 /// A worker's side of the inbox.
 pub struct WorkerInbox {
-    shared: Shared,
+    shared: SharedMemory,
     /// The same memory, copy-on-write. `None` if the system does not allow that.
-    private: Option<Shared>,
+    private: Option<SharedMemory>,
     holder: u32,
 }
 
 impl WorkerInbox {
     /// Maps the inbox that the trainer created.
     pub fn open(file: impl AsFd, bytes: usize, holder: u32) -> io::Result<WorkerInbox> {
-        let shared = Shared::open(&file, bytes)?;
-        Ok(WorkerInbox { shared, private: Shared::open_copy_on_write(&file, bytes).ok(), holder })
+        let shared = SharedMemory::open(&file, bytes)?;
+        Ok(WorkerInbox {
+            shared,
+            private: SharedMemory::open_copy_on_write(&file, bytes).ok(),
+            holder,
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::arena::{LentBytes, LentSlot};
 use super::wire::{BatchTiming, BufferLocation, Frame, FrameKind, read_table};
-use crate::sys::memory::Shared;
+use crate::sys::memory::SharedMemory;
 use crate::sys::slab::Block;
 
 /// The result of a task, not opened yet.
@@ -59,7 +59,7 @@ impl TaskResult {
     pub fn new(
         frame: Frame,
         worker_id: u32,
-        arena: &Arc<Shared>,
+        arena: &Arc<SharedMemory>,
         account: &Arc<LentBytes>,
         lend_limit: u64,
     ) -> Option<TaskResult> {
@@ -116,7 +116,11 @@ mod tests {
 
     const FIRST: u64 = 8192;
 
-    fn result(arena: &Arc<Shared>, account: &Arc<LentBytes>, limit: u64) -> Option<TaskResult> {
+    fn result(
+        arena: &Arc<SharedMemory>,
+        account: &Arc<LentBytes>,
+        limit: u64,
+    ) -> Option<TaskResult> {
         let locations = [
             BufferLocation::Inline { offset: 56, length: 2 },
             BufferLocation::Slot { slot: 0, offset: FIRST, length: 5000 },

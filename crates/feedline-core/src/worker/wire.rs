@@ -17,7 +17,7 @@ pub enum FrameKind {
     /// Exit after the tasks received so far.
     Stop,
     /// Load one sample of a task alone, and discard it, to see whether it kills the worker. Its
-    /// position precedes the body of the task.
+    /// offset precedes the body of the task.
     Trial,
     /// The worker can take tasks.
     Ready,
@@ -57,7 +57,7 @@ const ALL: [FrameKind; 12] = [
 pub struct BatchTiming {
     /// The number of samples.
     pub samples: u32,
-    /// The position of the slowest sample.
+    /// The offset of the slowest sample.
     pub slowest: u32,
     /// The time that the slowest sample took, in nanoseconds.
     pub nanoseconds: u64,

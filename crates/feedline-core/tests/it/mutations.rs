@@ -126,7 +126,7 @@ fn the_fuzz_corpus_passes() {
 
 #[test]
 fn a_header_that_claims_four_billion_pixels_is_refused_before_anything_is_allocated() {
-    use feedline_core::decode::{Header, Options};
+    use feedline_core::decode::{ImageHeader, Options};
     use feedline_core::error::Kind;
     let mut jpeg = photo_jpeg(1, 48, 40, 80);
     let frame = jpeg.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
@@ -135,7 +135,7 @@ fn a_header_that_claims_four_billion_pixels_is_refused_before_anything_is_alloca
     png[16..24].copy_from_slice(&[0, 0, 0xff, 0xdc, 0, 0, 0xff, 0xdc]);
     let before = peak_memory();
     for bomb in [jpeg, png] {
-        let error = Header::read(&bomb, &Options::default()).unwrap_err();
+        let error = ImageHeader::read(&bomb, &Options::default()).unwrap_err();
         assert_eq!(error.kind(), Kind::TooLarge, "{error}");
         assert!(error.message().contains("65500 x 65500"), "{error}");
     }

@@ -6,7 +6,7 @@ use feedline_core::sample::{BorrowedArray, Dtype, Extent, Field};
 use feedline_core::source::Source;
 use feedline_core::source::files::Files;
 use feedline_core::source::folder::Folder;
-use feedline_core::source::index::Keep;
+use feedline_core::source::index::IndexStorage;
 use feedline_core::source::memory::Arrays;
 use feedline_core::source::numbers::{Numbered, Numbers};
 use feedline_core::source::records::Records;
@@ -37,7 +37,7 @@ fn every_source_keeps_the_contract() {
     let records = Records::new(
         shards.clone(),
         Container::Tfrecord { check: true },
-        &Keep::Nowhere,
+        &IndexStorage::Nowhere,
         None,
         &mut |_| true,
     );

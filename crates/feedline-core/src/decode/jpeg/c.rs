@@ -1,7 +1,7 @@
 //! libjpeg-turbo in C.
 
 use super::{Channels, DecodeRequest, Error, Kind, Rect, Result, StoredPixels};
-use crate::sys::turbojpeg::{self, Decompressor, Failure, Region, Wanted};
+use crate::sys::turbojpeg::{self, Decompressor, Failure, PixelFormat, Region};
 
 /// Keeps no decoder between images: libjpeg reuses the tables of one file for files without tables, and keeps its state
 /// after an error in a header, so that an image would depend on the one before.
@@ -22,9 +22,9 @@ impl Backend {
         let header = opened.header();
         Ok(StoredPixels {
             channels: match header.stored {
-                turbojpeg::Stored::Gray => Channels::Gray,
-                turbojpeg::Stored::Color => Channels::Rgb,
-                turbojpeg::Stored::Cmyk => Channels::InvertedCmyk,
+                turbojpeg::StoredColor::Gray => Channels::Gray,
+                turbojpeg::StoredColor::Color => Channels::Rgb,
+                turbojpeg::StoredColor::Cmyk => Channels::InvertedCmyk,
             },
             precision: header.precision,
             step: header.block_width,
@@ -47,9 +47,9 @@ impl Backend {
         });
         let mut asked = turbojpeg::Request {
             wanted: match request.channels {
-                Channels::Gray => Wanted::Gray,
-                Channels::InvertedCmyk => Wanted::Cmyk,
-                Channels::Rgb | Channels::Rgba | Channels::GrayAlpha => Wanted::Rgb,
+                Channels::Gray => PixelFormat::Gray,
+                Channels::InvertedCmyk => PixelFormat::Cmyk,
+                Channels::Rgb | Channels::Rgba | Channels::GrayAlpha => PixelFormat::Rgb,
             },
             shrink: request.shrink,
             region,

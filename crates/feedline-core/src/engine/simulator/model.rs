@@ -20,7 +20,7 @@ pub(super) struct Model<'a> {
     given: BTreeSet<(usize, u64)>,
     replaced: BTreeSet<(usize, u64)>,
     account: Account,
-    seen: Vec<Seen>,
+    seen: Vec<Observed>,
 }
 
 /// A batch with fixed slots.
@@ -31,14 +31,14 @@ struct Slots {
     norm: Option<u32>,
     used: Vec<Used>,
     /// What is tried next, and in which slot.
-    queue: VecDeque<(u64, Try)>,
+    queue: VecDeque<(u64, Attempt)>,
     /// Slots with what the user gave, and those with another sample, until their batch is finished.
     substituted: BTreeSet<u64>,
-    tried: BTreeMap<u64, Try>,
+    tried: BTreeMap<u64, Attempt>,
 }
 
 #[derive(Clone, Copy)]
-enum Try {
+enum Attempt {
     Fill(u64),
     Repetition(u64),
     Replacement { fault: Shown, tried: u32, bad: u32 },
@@ -51,7 +51,7 @@ struct Over;
 type Used = Option<(u64, bool)>;
 
 impl Model<'_> {
-    pub(super) fn run(world: &World) -> Vec<Seen> {
+    pub(super) fn run(world: &World) -> Vec<Observed> {
         let due = world.settings.samples;
         let account = Account { due, ..Account::default() };
         let (judged, seen) = (Vec::new(), Vec::new());
@@ -75,7 +75,7 @@ impl Model<'_> {
             Membership::Unordered => unreachable!("it has a model of its own"),
         };
         if over.is_ok() {
-            model.seen.push(Seen::End(model.account));
+            model.seen.push(Observed::End(model.account));
         }
         model.seen
     }
@@ -86,12 +86,12 @@ impl Model<'_> {
 
     /// Whether there are too many faults now, counted anew from all that was judged.
     fn is_too_many(&self) -> bool {
-        let Settings { limit, window, samples, plan, .. } = self.world.settings;
+        let EpochSettings { limit, window, samples, plan, .. } = self.world.settings;
         let faults = |judged: &[bool]| judged.iter().filter(|is_bad| **is_bad).count() as f64;
         match limit {
             None => false,
             Some(Limit::Count(count)) => faults(&self.judged) > count as f64,
-            Some(Limit::Share(share)) if samples < window && plan != Plan::Open => {
+            Some(Limit::Share(share)) if samples < window && plan != BatchPlan::Open => {
                 faults(&self.judged) > (share * samples as f64).floor()
             }
             Some(Limit::Share(share)) => {
@@ -117,12 +117,12 @@ impl Model<'_> {
     fn verdict(&mut self, fault: Shown, policy_action: PolicyAction) -> Result<Verdict, Over> {
         self.judged.push(true);
         if policy_action == PolicyAction::Raise {
-            self.seen.push(Seen::Verdict(fault, Verdict::Raise));
-            self.seen.push(Seen::Stop("raised", fault));
+            self.seen.push(Observed::Verdict(fault, Verdict::Raise));
+            self.seen.push(Observed::Stop("raised", fault));
             return Err(Over);
         }
         if self.is_too_many() {
-            self.seen.push(Seen::Stop("too many", fault));
+            self.seen.push(Observed::Stop("too many", fault));
             return Err(Over);
         }
         let verdict = match policy_action {
@@ -134,7 +134,7 @@ impl Model<'_> {
             Verdict::Skip => self.account.skipped += 1,
             _ => self.account.replaced += 1,
         }
-        self.seen.push(Seen::Verdict(fault, verdict));
+        self.seen.push(Observed::Verdict(fault, verdict));
         Ok(verdict)
     }
 
@@ -145,7 +145,7 @@ impl Model<'_> {
         fault: Shown,
         norm: &mut Option<u32>,
     ) -> Result<u64, Over> {
-        let Settings { epoch, samples, .. } = self.world.settings;
+        let EpochSettings { epoch, samples, .. } = self.world.settings;
         let mut bad = 0;
         for tried in 0..u64::from(MAX_REPLACEMENTS) {
             let sequence = Random::keyed(&[epoch, slot, tried]).below(samples);
@@ -156,7 +156,7 @@ impl Model<'_> {
                 (Some(_), _) => bad += 1,
                 (None, Nature::Good { shape, .. }) => {
                     norm.get_or_insert(shape);
-                    self.seen.push(Seen::Replaced(fault, sequence));
+                    self.seen.push(Observed::Replaced(fault, sequence));
                     return Ok(sequence);
                 }
                 (None, _) => {}
@@ -165,7 +165,7 @@ impl Model<'_> {
                 break;
             }
         }
-        self.seen.push(Seen::Stop("no replacement", fault));
+        self.seen.push(Observed::Stop("no replacement", fault));
         Err(Over)
     }
 
@@ -192,13 +192,13 @@ impl Model<'_> {
         } else {
             self.in_vain = 0;
             self.account.delivered += count;
-            self.seen.push(Seen::Batch(samples, repeated));
+            self.seen.push(Observed::Batch(samples, repeated));
         }
     }
 
     /// Finishes a batch that was gathered: what is bad after all is left out of it.
     fn finish_gathered(&mut self, bucket: usize, used: &[Used], is_full: bool) -> Result<(), Over> {
-        let Settings { finishes, drop_last, .. } = self.world.settings;
+        let EpochSettings { finishes, drop_last, .. } = self.world.settings;
         let mut used = used.to_vec();
         let given = std::mem::take(&mut self.given);
         let (mut substituted, others): (BTreeSet<_>, _) =
@@ -234,7 +234,7 @@ impl Model<'_> {
                         substituted.insert((bucket, at));
                     }
                     Verdict::Replace => {
-                        self.seen.push(Seen::Stop("no replacement", (sequence, false)));
+                        self.seen.push(Observed::Stop("no replacement", (sequence, false)));
                         return Err(Over);
                     }
                     _ => used[at as usize] = None,
@@ -250,12 +250,12 @@ impl Model<'_> {
     }
 
     fn fixed(&mut self) -> Result<(), Over> {
-        let Settings { samples, batch_size, fill, plan, .. } = self.world.settings;
+        let EpochSettings { samples, batch_size, fill, plan, .. } = self.world.settings;
         let repeats = fill == Fill::FromEndAndRepeat;
         let mut first = 0;
         while first < if repeats { samples } else { self.end } {
             let last = self.world.batch_of(first).end;
-            let full = if plan == Plan::Known { batch_size } else { last - first };
+            let full = if plan == BatchPlan::Known { batch_size } else { last - first };
             let mut batch = Slots {
                 first,
                 judged: first,
@@ -278,6 +278,7 @@ impl Model<'_> {
                     self.judge_try(&mut batch, try_)?;
                 }
                 if !self.world.settings.finishes || self.finish(&mut batch)? {
+                    self.report_replacements(&mut batch);
                     break;
                 }
             }
@@ -295,12 +296,6 @@ impl Model<'_> {
         let samples: Vec<_> = slots.filter_map(|(slot, used)| Some((slot, (*used)?.0))).collect();
         let bad = self.world.find_unfit(&samples, |slot| batch.substituted.contains(&slot));
         if bad.is_empty() {
-            for made in std::mem::take(&mut batch.tried) {
-                if let (slot, Try::Replacement { fault, .. }) = made {
-                    let (by, _) = batch.used[(slot - batch.first) as usize].expect("it is used");
-                    self.seen.push(Seen::Replaced(fault, by));
-                }
-            }
             return Ok(true);
         }
         for BadSlot { slot, policy_action, .. } in bad {
@@ -313,7 +308,7 @@ impl Model<'_> {
                 self.judge_own_fault(batch, slot, fault, policy_action)?;
                 continue;
             }
-            if matches!(made, Some(Try::Repetition(_))) {
+            if matches!(made, Some(Attempt::Repetition(_))) {
                 self.account.repeated -= 1;
                 self.in_vain += 1;
             }
@@ -323,6 +318,15 @@ impl Model<'_> {
             self.try_again(batch, slot, made.expect("it was looked at"), true)?;
         }
         Ok(false)
+    }
+
+    fn report_replacements(&mut self, batch: &mut Slots) {
+        for made in std::mem::take(&mut batch.tried) {
+            if let (slot, Attempt::Replacement { fault, .. }) = made {
+                let (by, _) = batch.used[(slot - batch.first) as usize].expect("it is used");
+                self.seen.push(Observed::Replaced(fault, by));
+            }
+        }
     }
 
     /// A sample whose only turn it is.
@@ -354,12 +358,12 @@ impl Model<'_> {
                 batch.used[(slot - batch.first) as usize] = Some((fault.0, false));
             }
             Verdict::Replace => {
-                batch.queue.push_back((slot, Try::Replacement { fault, tried: 0, bad: 0 }));
+                batch.queue.push_back((slot, Attempt::Replacement { fault, tried: 0, bad: 0 }));
             }
             _ if self.world.settings.fill == Fill::Never => {}
             _ if self.end > batch.judged => {
                 self.end -= 1;
-                batch.queue.push_back((slot, Try::Fill(self.end)));
+                batch.queue.push_back((slot, Attempt::Fill(self.end)));
             }
             _ => self.repeat(batch, slot),
         }
@@ -367,19 +371,19 @@ impl Model<'_> {
     }
 
     fn repeat(&mut self, batch: &mut Slots, slot: u64) {
-        let Settings { samples, fill, .. } = self.world.settings;
+        let EpochSettings { samples, fill, .. } = self.world.settings;
         if fill == Fill::FromEndAndRepeat && self.useless.max(self.in_vain) < samples {
-            batch.queue.push_back((slot, Try::Repetition(self.repetition % samples)));
+            batch.queue.push_back((slot, Attempt::Repetition(self.repetition % samples)));
             self.repetition += 1;
         }
     }
 
-    fn judge_try(&mut self, batch: &mut Slots, (slot, made): (u64, Try)) -> Result<(), Over> {
+    fn judge_try(&mut self, batch: &mut Slots, (slot, made): (u64, Attempt)) -> Result<(), Over> {
         let epoch = self.world.settings.epoch;
         let sequence = match made {
-            Try::Fill(sequence) => return self.judge_own(batch, slot, sequence),
-            Try::Repetition(sequence) => sequence,
-            Try::Replacement { tried, .. } => {
+            Attempt::Fill(sequence) => return self.judge_own(batch, slot, sequence),
+            Attempt::Repetition(sequence) => sequence,
+            Attempt::Replacement { tried, .. } => {
                 let among = self.world.replacements(slot);
                 Random::keyed(&[epoch, slot, u64::from(tried)]).below(among)
             }
@@ -390,12 +394,11 @@ impl Model<'_> {
         }
         if let (None, Nature::Good { shape, .. }) = (wrong, self.nature(sequence)) {
             batch.norm.get_or_insert(shape);
-            let is_repetition = matches!(made, Try::Repetition(_));
+            let is_repetition = matches!(made, Attempt::Repetition(_));
             batch.used[(slot - batch.first) as usize] = Some((sequence, is_repetition));
             match made {
-                Try::Replacement { .. } if self.world.settings.finishes => {}
-                Try::Replacement { fault, .. } => self.seen.push(Seen::Replaced(fault, sequence)),
-                Try::Repetition(_) | Try::Fill(_) => {
+                Attempt::Replacement { .. } => {}
+                Attempt::Repetition(_) | Attempt::Fill(_) => {
                     self.useless = 0;
                     self.account.repeated += 1;
                 }
@@ -411,16 +414,16 @@ impl Model<'_> {
         &mut self,
         batch: &mut Slots,
         slot: u64,
-        made: Try,
+        made: Attempt,
         was_bad: bool,
     ) -> Result<(), Over> {
-        if let Try::Replacement { fault, tried, bad } = made {
+        if let Attempt::Replacement { fault, tried, bad } = made {
             let bad = bad + u32::from(was_bad);
             if bad == MAX_BAD_REPLACEMENTS || tried + 1 == MAX_REPLACEMENTS {
-                self.seen.push(Seen::Stop("no replacement", fault));
+                self.seen.push(Observed::Stop("no replacement", fault));
                 return Err(Over);
             }
-            batch.queue.push_back((slot, Try::Replacement { fault, tried: tried + 1, bad }));
+            batch.queue.push_back((slot, Attempt::Replacement { fault, tried: tried + 1, bad }));
         } else {
             self.useless += 1;
             self.repeat(batch, slot);
@@ -486,7 +489,7 @@ impl Model<'_> {
             let mut norm = open[0].1;
             return self.replacement(slot, fault, &mut norm);
         }
-        let Settings { epoch, samples, .. } = self.world.settings;
+        let EpochSettings { epoch, samples, .. } = self.world.settings;
         let mut bad = 0;
         for tried in 0..u64::from(MAX_REPLACEMENTS) {
             let sequence = Random::keyed(&[epoch, slot, tried]).below(samples);
@@ -500,7 +503,7 @@ impl Model<'_> {
                 }
                 (Some(_), _) => bad += 1,
                 (None, Nature::Good { .. }) => {
-                    self.seen.push(Seen::Replaced(fault, sequence));
+                    self.seen.push(Observed::Replaced(fault, sequence));
                     return Ok(sequence);
                 }
                 (None, _) => {}
@@ -509,7 +512,7 @@ impl Model<'_> {
                 break;
             }
         }
-        self.seen.push(Seen::Stop("no replacement", fault));
+        self.seen.push(Observed::Stop("no replacement", fault));
         Err(Over)
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) struct Run<'a> {
+pub(super) struct SimulatedRun<'a> {
     world: &'a World,
     pub(super) start: Position,
     pub(super) engine: Engine,
@@ -15,17 +15,17 @@ pub(super) struct Run<'a> {
     /// What each slot has a result of: the sequence that was made for it last.
     made: BTreeMap<u64, u64>,
     /// Batches that are to be finished: one at a time, or gathered ones.
-    unfinished: Vec<Unfinished>,
+    unfinished: Vec<UnfinishedBatch>,
     /// Slots with what the user gave for a bad sample.
     substituted: BTreeSet<u64>,
-    pub(super) delivered: Vec<Batch>,
+    pub(super) delivered: Vec<DeliveredBatch>,
     pub(super) taken: usize,
-    pub(super) seen: Vec<Seen>,
+    pub(super) seen: Vec<Observed>,
 }
 
-impl Run<'_> {
-    pub(super) fn new(world: &World, position: Position) -> Run<'_> {
-        let mut run = Run {
+impl SimulatedRun<'_> {
+    pub(super) fn new(world: &World, position: Position) -> SimulatedRun<'_> {
+        let mut run = SimulatedRun {
             world,
             engine: Engine::new(world.first_settings(), position.clone()),
             ordered: position.slot,
@@ -74,7 +74,7 @@ impl Run<'_> {
             if let Outcome::Bad { policy_action: PolicyAction::Substitute, .. } = outcome {
                 self.substituted.insert(current.slot);
             }
-            self.engine.result(order, outcome, &mut actions);
+            self.engine.add_result(order, outcome, &mut actions);
             // Several results may come before anything is decided.
             if self.making.is_empty() || random.below(3) > 0 {
                 self.engine.advance(&mut actions);
@@ -102,7 +102,7 @@ impl Run<'_> {
 
     /// Gives some batches of the plan; some if nothing else can be done.
     fn give_batches(&mut self, random: &mut Random) {
-        if self.world.settings.plan == Plan::Known {
+        if self.world.settings.plan == BatchPlan::Known {
             return;
         }
         let is_idle = self.making.is_empty() && self.engine.orders_left() == 0;
@@ -154,8 +154,8 @@ impl Run<'_> {
         }
     }
 
-    fn finish(&mut self, batch: Unfinished) {
-        let Unfinished { number, samples } = batch;
+    fn finish(&mut self, batch: UnfinishedBatch) {
+        let UnfinishedBatch { number, samples } = batch;
         for (slot, sequence) in &samples {
             assert_eq!(self.made.get(slot), Some(sequence), "another sample is in slot {slot}");
         }
@@ -185,15 +185,15 @@ impl Run<'_> {
         self.world.settings.membership == Membership::Fixed
     }
 
-    fn perform(&mut self, actions: Vec<Action>) {
+    fn perform(&mut self, actions: Vec<EpochAction>) {
         self.perform_results(actions, Order::planned(0), 0);
     }
 
-    fn perform_results(&mut self, actions: Vec<Action>, result: Order, attempt: u32) {
+    fn perform_results(&mut self, actions: Vec<EpochAction>, result: Order, attempt: u32) {
         let mut is_planned = false;
         for action in actions {
             match action {
-                Action::Make(order, after) => {
+                EpochAction::Make(order, after) => {
                     let is_retry = after > Duration::ZERO;
                     if order.purpose == Purpose::Fill && order.sequence >= self.ordered {
                         self.check_ahead(order);
@@ -204,7 +204,7 @@ impl Run<'_> {
                     );
                     self.order(order, if is_retry { attempt + 1 } else { 0 });
                 }
-                Action::Move { from, to } => {
+                EpochAction::Move { from, to } => {
                     assert!(from > to, "a sample of an earlier slot fills a later one");
                     let is_remade = matches!(self.world.settings.moves, Moves::Remade { .. });
                     if is_remade && !self.world.batch_of(to).contains(&from) {
@@ -220,37 +220,37 @@ impl Run<'_> {
                         self.made.insert(to, sequence);
                     }
                 }
-                Action::ReadPlan => {
-                    assert_eq!(self.world.settings.plan, Plan::Given);
+                EpochAction::ReadPlan => {
+                    assert_eq!(self.world.settings.plan, BatchPlan::Given);
                     while self.given <= self.world.sizes.len() {
                         self.give_batch();
                     }
                     is_planned = true;
                 }
-                Action::Order { below } => {
+                EpochAction::Order { below } => {
                     for slot in self.ordered..below {
                         self.order(Order::planned(slot), 0);
                     }
                     self.ordered = below;
                 }
-                Action::RecordRetry { fault } => {
-                    assert_eq!(shown(Fault::Reported(fault)), (result.sequence, false))
+                EpochAction::RecordRetry { fault } => {
+                    assert_eq!(shown(JudgedFault::Reported(fault)), (result.sequence, false))
                 }
-                Action::Record { fault, verdict } => {
+                EpochAction::Record { fault, verdict } => {
                     let fault = shown(fault);
                     if !matches!(verdict, Verdict::TooMany(_)) {
-                        self.seen.push(Seen::Verdict(fault, verdict));
+                        self.seen.push(Observed::Verdict(fault, verdict));
                     }
                 }
-                Action::RecordReplacement { fault, by } => {
-                    self.seen.push(Seen::Replaced(shown(fault), by));
+                EpochAction::RecordReplacement { fault, by } => {
+                    self.seen.push(Observed::Replaced(shown(fault), by));
                 }
-                Action::Finish(unfinished) => {
+                EpochAction::Finish(unfinished) => {
                     let is_alone = self.unfinished.is_empty() || !self.is_fixed();
                     assert!(self.world.settings.finishes && is_alone);
                     self.unfinished.push(unfinished);
                 }
-                Action::Deliver(batch) => {
+                EpochAction::Deliver(batch) => {
                     let is_finished = self.unfinished.is_empty() || !self.is_fixed();
                     assert!(is_finished, "it is being finished");
                     for (slot, sequence) in &batch.samples {
@@ -261,13 +261,13 @@ impl Run<'_> {
                         );
                     }
                     let samples = batch.samples.iter().map(|(_, sequence)| *sequence).collect();
-                    self.seen.push(Seen::Batch(samples, batch.repeated));
+                    self.seen.push(Observed::Batch(samples, batch.repeated));
                     assert_eq!(batch.number, self.delivered.len() as u64);
                     self.delivered.push(batch);
                 }
-                Action::Drop { .. } => {}
-                Action::Cancel { number, .. } => panic!("batch {number} was cancelled"),
-                Action::Stop(stop) => {
+                EpochAction::Drop { .. } => {}
+                EpochAction::Cancel { number, .. } => panic!("batch {number} was cancelled"),
+                EpochAction::Stop(stop) => {
                     let (name, fault) = match stop {
                         Stop::Raised(fault) => ("raised", fault),
                         Stop::TooMany(fault, _) => ("too many", fault),
@@ -275,11 +275,11 @@ impl Run<'_> {
                         Stop::Unexpected(order) => panic!("{order:?} was not expected"),
                         Stop::DoesNotAddUp(account) => panic!("it does not add up: {account:?}"),
                     };
-                    self.seen.push(Seen::Stop(name, shown(fault)));
+                    self.seen.push(Observed::Stop(name, shown(fault)));
                 }
-                Action::End(account) => {
+                EpochAction::End(account) => {
                     assert!(account.adds_up());
-                    self.seen.push(Seen::End(account));
+                    self.seen.push(Observed::End(account));
                 }
             }
         }

@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// Something that the engine was told.
+/// An input of the engine.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Planned(u64),
@@ -14,7 +14,7 @@ enum Happening {
 }
 
 struct Schedule {
-    settings: Settings,
+    settings: EpochSettings,
     /// Sizes of batches that are still to be given.
     sizes: Vec<u64>,
     natures: Vec<Nature>,
@@ -29,7 +29,7 @@ struct Schedule {
     making: Vec<(Order, u32)>,
     is_planned: bool,
     /// All that was done but for attempts, and how often a batch was settled.
-    done: Vec<Action>,
+    done: Vec<EpochAction>,
     settled: u64,
 }
 
@@ -41,10 +41,10 @@ impl Schedule {
             1 => Some(Limit::Share(random.below(10) as f64 / 10.0)),
             _ => None,
         };
-        let settings = Settings {
+        let settings = EpochSettings {
             samples: 0,
             batch_size: 0,
-            plan: Plan::Open,
+            plan: BatchPlan::Open,
             moves: Moves::Sample,
             drop_last: false,
             membership: Membership::Unordered,
@@ -155,9 +155,9 @@ impl Schedule {
             Nature::Bad(policy_action) => Outcome::Bad { fault, policy_action },
         };
         let mut actions = Vec::new();
-        self.engine.result(order, outcome, &mut actions);
+        self.engine.add_result(order, outcome, &mut actions);
         if let Outcome::Bad { policy_action: PolicyAction::Retry(after), .. } = outcome {
-            let again = [Action::RecordRetry { fault }, Action::Make(order, after)];
+            let again = [EpochAction::RecordRetry { fault }, EpochAction::Make(order, after)];
             assert_eq!(std::mem::take(&mut actions), again);
             self.making.push((order, attempt + 1));
         } else {
@@ -182,10 +182,12 @@ impl Schedule {
         self.advance(actions);
     }
 
-    fn advance(&mut self, mut actions: Vec<Action>) {
+    fn advance(&mut self, mut actions: Vec<EpochAction>) {
         self.engine.advance(&mut actions);
         for action in &actions {
-            if let Action::Deliver(Batch { number, .. }) | Action::Cancel { number, .. } = action {
+            if let EpochAction::Deliver(DeliveredBatch { number, .. })
+            | EpochAction::Cancel { number, .. } = action
+            {
                 self.settle(*number);
             }
         }
@@ -213,7 +215,7 @@ struct Plain {
     /// Whether each sample that was counted was bad.
     judged: Vec<bool>,
     account: Account,
-    done: Vec<Action>,
+    done: Vec<EpochAction>,
     is_planned: bool,
     is_over: bool,
 }
@@ -227,7 +229,7 @@ struct PlainBatch {
 }
 
 impl Plain {
-    fn run(settings: &Settings, happened: &[Happening]) -> Plain {
+    fn run(settings: &EpochSettings, happened: &[Happening]) -> Plain {
         let mut plain = Plain::default();
         for happening in happened {
             if !plain.is_over {
@@ -238,7 +240,7 @@ impl Plain {
         plain
     }
 
-    fn take(&mut self, settings: &Settings, happening: Happening) {
+    fn take(&mut self, settings: &EpochSettings, happening: Happening) {
         match happening {
             Happening::Planned(size) => {
                 let first = self.batches.last().map_or(0, |batch| batch.slots.end);
@@ -261,7 +263,7 @@ impl Plain {
         }
     }
 
-    fn come(&mut self, settings: &Settings, at: usize, slot: u64, outcome: Outcome) {
+    fn come(&mut self, settings: &EpochSettings, at: usize, slot: u64, outcome: Outcome) {
         let used = match outcome {
             Outcome::Good { .. } => {
                 self.batches[at].good += 1;
@@ -289,8 +291,8 @@ impl Plain {
                     self.batches[at].known.insert(slot, false);
                     (0..self.batches.len()).for_each(|at| self.cancel(at));
                     self.is_over = true;
-                    let stop = Stop::TooMany(Fault::Reported(slot), too_many);
-                    return self.done.push(Action::Stop(stop));
+                    let stop = Stop::TooMany(JudgedFault::Reported(slot), too_many);
+                    return self.done.push(EpochAction::Stop(stop));
                 }
                 let is_skipped = policy_action == PolicyAction::Skip;
                 self.record(slot, if is_skipped { Verdict::Skip } else { Verdict::Substitute });
@@ -308,13 +310,13 @@ impl Plain {
             let samples: Vec<_> = used.map(|(slot, _)| (*slot, *slot)).collect();
             self.account.delivered += samples.len() as u64;
             let position = Position::default();
-            let batch = Batch { number: at as u64, samples, repeated: 0, position };
-            self.done.push(Action::Deliver(batch));
+            let batch = DeliveredBatch { number: at as u64, samples, repeated: 0, position };
+            self.done.push(EpochAction::Deliver(batch));
         }
     }
 
     fn record(&mut self, slot: u64, verdict: Verdict) {
-        self.done.push(Action::Record { fault: Fault::Reported(slot), verdict });
+        self.done.push(EpochAction::Record { fault: JudgedFault::Reported(slot), verdict });
     }
 
     fn cancel(&mut self, at: usize) {
@@ -323,11 +325,11 @@ impl Plain {
             let left_out = |slot: &u64| batch.known.get(slot) == Some(&false);
             let slots: Vec<_> = batch.slots.clone().filter(|slot| !left_out(slot)).collect();
             self.account.cancelled += slots.len() as u64;
-            self.done.push(Action::Cancel { number: at as u64, slots });
+            self.done.push(EpochAction::Cancel { number: at as u64, slots });
         }
     }
 
-    fn too_many(&self, settings: &Settings) -> Option<TooMany> {
+    fn too_many(&self, settings: &EpochSettings) -> Option<TooMany> {
         let faults = |judged: &[bool]| judged.iter().filter(|is_bad| **is_bad).count() as u64;
         let (faults, allowed, share) = match settings.limit? {
             Limit::Count(count) => (faults(&self.judged), count, None),
@@ -336,7 +338,7 @@ impl Plain {
                 let allowed = (share * settings.window as f64).floor() as u64;
                 // No more are remembered than make a difference.
                 let faults = faults(&self.judged[first..]).min(allowed + 1);
-                (faults, allowed, Some((share, Of::Last(settings.window))))
+                (faults, allowed, Some((share, ShareOf::Last(settings.window))))
             }
         };
         (faults > allowed).then_some(TooMany { faults, allowed, share })
@@ -345,7 +347,7 @@ impl Plain {
     fn end_if_done(&mut self) {
         if self.is_planned && !self.is_over && self.batches.iter().all(|batch| !batch.is_open) {
             self.is_over = true;
-            self.done.push(Action::End(self.account));
+            self.done.push(EpochAction::End(self.account));
         }
     }
 }
@@ -371,20 +373,20 @@ fn batches_without_an_order_are_judged_as_they_come() {
 #[test]
 fn a_batch_that_is_given_after_the_end_of_the_run_can_be_cancelled() {
     let mut schedule = Schedule::new(&mut Random::keyed(&[0]));
-    let settings = Settings { limit: Some(Limit::Count(0)), ..schedule.settings.clone() };
+    let settings = EpochSettings { limit: Some(Limit::Count(0)), ..schedule.settings.clone() };
     let mut engine = Engine::new(settings, Position::default());
     engine.plan(1);
     let order = engine.next_order().expect("it was given");
-    engine.result(
+    engine.add_result(
         order,
         Outcome::Bad { fault: 0, policy_action: PolicyAction::Skip },
         &mut schedule.done,
     );
     engine.advance(&mut schedule.done);
-    assert!(matches!(schedule.done.last(), Some(Action::Stop(Stop::TooMany(..)))));
+    assert!(matches!(schedule.done.last(), Some(EpochAction::Stop(Stop::TooMany(..)))));
     engine.plan(2);
     assert_eq!(engine.next_order(), None);
     let mut actions = Vec::new();
     engine.cancel(1, &mut actions);
-    assert_eq!(actions, [Action::Cancel { number: 1, slots: vec![1, 2] }]);
+    assert_eq!(actions, [EpochAction::Cancel { number: 1, slots: vec![1, 2] }]);
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::CachedSample;
-use super::segment::{self, Row, SegmentWriter};
+use super::segment::{self, SegmentRow, SegmentWriter};
 use crate::error::Kind;
 use crate::fetch::{Reader, Stretch};
 use crate::sys::clock;
@@ -29,14 +29,14 @@ pub(crate) struct DiskCache {
     segment: u64,
     /// Channels of images.
     channels: usize,
-    found: Mutex<Found>,
+    found: Mutex<ReadableRows>,
     writing: Mutex<Writing>,
 }
 
 /// What can be read.
 #[derive(Default)]
-struct Found {
-    rows: HashMap<u64, (Arc<Path>, Row)>,
+struct ReadableRows {
+    rows: HashMap<u64, (Arc<Path>, SegmentRow)>,
     /// Files whose tables were read.
     known: HashMap<PathBuf, Arc<Path>>,
 }
@@ -110,7 +110,7 @@ impl DiskCache {
         index: u64,
         stamp: Option<Stamp>,
         reader: &Reader,
-        position: u64,
+        slot: u64,
         before_wait: &mut dyn FnMut(),
     ) -> Result<Option<CachedSample>, CorruptEntry> {
         let found = self.found.lock().rows.get(&index).cloned();
@@ -118,7 +118,7 @@ impl DiskCache {
             return Ok(None);
         };
         let stretch = Stretch { path: &path, offset: row.offset, length: row.length };
-        let read = match reader.read_part(stretch, 0, position, before_wait) {
+        let read = match reader.read_part(stretch, 0, slot, before_wait) {
             Ok(bytes) => segment::sample(&row, &bytes, self.channels).map(Some).ok_or(CorruptEntry),
             Err(error) if error.kind() == Kind::Closed => return Ok(None),
             Err(error) if error.kind() == Kind::CorruptRecord => Err(CorruptEntry),
@@ -238,14 +238,14 @@ impl DiskCache {
     }
 }
 
-impl Found {
-    fn add(&mut self, path: Arc<Path>, rows: Vec<Row>) {
+impl ReadableRows {
+    fn add(&mut self, path: Arc<Path>, rows: Vec<SegmentRow>) {
         self.known.insert(path.to_path_buf(), Arc::clone(&path));
         self.rows.extend(rows.into_iter().map(|row| (row.index, (Arc::clone(&path), row))));
     }
 }
 
-fn is_segment(entry: &file::Entry) -> bool {
+fn is_segment(entry: &file::FolderEntry) -> bool {
     entry.kind == EntryKind::File
         && entry.path.extension().is_some_and(|extension| extension == EXTENSION)
 }

@@ -21,11 +21,11 @@ pub(crate) struct MemoryCache {
 
 struct MemoryState {
     /// By index, from the least to the most recently used.
-    held: LruCache<u64, Held>,
+    held: LruCache<u64, HeldSample>,
     bytes: u64,
 }
 
-struct Held {
+struct HeldSample {
     stamp: Option<Stamp>,
     sample: CachedSample,
     epoch: u64,
@@ -62,7 +62,7 @@ impl MemoryCache {
         }
         // Before the copy is made.
         let Some(permit) = self.make_room(cost, epoch) else { return };
-        let held = Held { stamp, sample: sample.copied(), epoch, cost, _permit: permit };
+        let held = HeldSample { stamp, sample: sample.copied(), epoch, cost, _permit: permit };
         let mut state = self.state.lock();
         state.remove(index);
         state.held.put(index, held);

@@ -68,7 +68,7 @@ impl CacheMeters {
         meter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many entries or files were corrupt.
+    /// How many entries or files were corrupt.
     pub(crate) fn count_corrupt(&self, count: u64) {
         self.corrupt.fetch_add(count, Ordering::Relaxed);
     }

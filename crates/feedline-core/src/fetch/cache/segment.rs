@@ -24,7 +24,7 @@ const HEAD: usize = 3 * 8;
 
 /// Where a sample is in a segment, and what it was loaded from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct SegmentRow {
     pub index: u64,
     pub stamp: Option<Stamp>,
     pub offset: u64,
@@ -32,7 +32,7 @@ pub(super) struct Row {
     pub checksum: u32,
 }
 
-impl Row {
+impl SegmentRow {
     fn write(&self, bytes: &mut Vec<u8>) {
         let stamp = self.stamp.unwrap_or(Stamp { size: 0, written: 0 });
         let fields = [
@@ -47,14 +47,14 @@ impl Row {
         fields.iter().for_each(|field| bytes.extend_from_slice(&field.to_le_bytes()));
     }
 
-    fn read(bytes: &[u8]) -> Option<Row> {
+    fn read(bytes: &[u8]) -> Option<SegmentRow> {
         let mut fields = bytes.chunks_exact(8).map(number);
         let mut next = || fields.next();
         let (index, has_stamp) = (next()?, next()?);
         let stamp = Stamp { size: next()?, written: next()? as i64 };
         let (offset, length, checksum) = (next()?, next()?, next()?);
         let stamp = (has_stamp == 1).then_some(stamp);
-        Some(Row { index, stamp, offset, length, checksum: u32::try_from(checksum).ok()? })
+        Some(SegmentRow { index, stamp, offset, length, checksum: u32::try_from(checksum).ok()? })
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) struct SegmentWriter {
     file: AtomicFile,
     path: PathBuf,
     offset: u64,
-    rows: Vec<Row>,
+    rows: Vec<SegmentRow>,
 }
 
 impl SegmentWriter {
@@ -112,13 +112,13 @@ impl SegmentWriter {
             length += part.len() as u64;
             self.file.add(part)?;
         }
-        self.rows.push(Row { index, stamp, offset: self.offset, length, checksum });
+        self.rows.push(SegmentRow { index, stamp, offset: self.offset, length, checksum });
         self.offset += length;
         Ok(())
     }
 
     /// Writes the table and gives the file its name.
-    pub(super) fn finish(mut self) -> io::Result<(Arc<Path>, Vec<Row>)> {
+    pub(super) fn finish(mut self) -> io::Result<(Arc<Path>, Vec<SegmentRow>)> {
         let mut table = Vec::with_capacity(self.rows.len() * ROW + END);
         self.rows.iter().for_each(|row| row.write(&mut table));
         let checksum = crc32c::crc32c(&table);
@@ -132,7 +132,7 @@ impl SegmentWriter {
 }
 
 /// The table of a segment; None if the file is not a complete one.
-pub(super) fn table(handle: &Handle) -> io::Result<Option<Vec<Row>>> {
+pub(super) fn table(handle: &Handle) -> io::Result<Option<Vec<SegmentRow>>> {
     let size = handle.size()?;
     let mut end = [0; END];
     let Some(table_end) = size.checked_sub(END as u64) else { return Ok(None) };
@@ -150,13 +150,14 @@ pub(super) fn table(handle: &Handle) -> io::Result<Option<Vec<Row>>> {
     {
         return Ok(None);
     }
-    let rows: Option<Vec<_>> = table.chunks_exact(ROW).map(Row::read).collect();
-    let is_inside = |row: &Row| row.offset.checked_add(row.length).is_some_and(|end| end <= start);
+    let rows: Option<Vec<_>> = table.chunks_exact(ROW).map(SegmentRow::read).collect();
+    let is_inside =
+        |row: &SegmentRow| row.offset.checked_add(row.length).is_some_and(|end| end <= start);
     Ok(rows.filter(|rows| rows.iter().all(is_inside)))
 }
 
 /// The sample in the bytes of its row; None if they are not those that were written.
-pub(super) fn sample(row: &Row, bytes: &Piece, channels: usize) -> Option<CachedSample> {
+pub(super) fn sample(row: &SegmentRow, bytes: &Piece, channels: usize) -> Option<CachedSample> {
     if bytes.len() as u64 != row.length || crc32c::crc32c(bytes) != row.checksum {
         return None;
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::error::Result;
 
 use super::read::no_example;
-use super::walk::{self, FieldValue, Held, MessageFields, ValueKind, Values};
+use super::walk::{self, FieldValue, MapEntry, MessageFields, ValueKind, Values};
 
 /// The values of a feature.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +37,7 @@ pub fn features(record: &[u8]) -> Result<Vec<Feature<'_>>> {
 }
 
 fn all(record: &[u8]) -> std::result::Result<Vec<Feature<'_>>, walk::Malformed> {
-    let mut found: BTreeMap<(bool, &[u8]), Held<'_>> = BTreeMap::new();
+    let mut found: BTreeMap<(bool, &[u8]), MapEntry<'_>> = BTreeMap::new();
     let mut fields = MessageFields(record);
     while let Some((number, part)) = fields.next()? {
         if let (1 | 2, FieldValue::Bytes(map)) = (number, part) {

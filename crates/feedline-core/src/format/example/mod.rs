@@ -10,5 +10,5 @@ mod tests;
 mod walk;
 
 pub use features::{List, features, write};
-pub use read::Parser;
+pub use read::ExampleParser;
 pub use schema::{FeatureSummary, schema};

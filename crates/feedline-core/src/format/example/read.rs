@@ -8,7 +8,7 @@ use crate::format::{Shape, Type, Wanted};
 use crate::sample::{Array, Dtype, FieldKind, Value};
 use crate::sys::slab::Row;
 
-use super::walk::{self, FieldValue, Held, Malformed, MessageFields, Values};
+use super::walk::{self, FieldValue, Malformed, MapEntry, MessageFields, Values};
 
 /// How many keys are looked up without an allocation.
 const FEW: usize = 16;
@@ -19,7 +19,7 @@ const NAMED: usize = 8;
 
 /// Reads records with the same fields.
 #[derive(Debug)]
-pub struct Parser {
+pub struct ExampleParser {
     wanted: Arc<[Wanted]>,
     picture: Option<usize>,
     tasks: Vec<FieldTask>,
@@ -72,9 +72,9 @@ impl SortedKeys {
     }
 }
 
-impl Parser {
+impl ExampleParser {
     /// A parser of these fields; the one numbered `picture` is left to the decoder.
-    pub fn new(wanted: Arc<[Wanted]>, picture: Option<usize>) -> Result<Parser> {
+    pub fn new(wanted: Arc<[Wanted]>, picture: Option<usize>) -> Result<ExampleParser> {
         for (number, field) in wanted.iter().enumerate() {
             check(field)?;
             if wanted[..number].iter().any(|other| other.name == field.name) {
@@ -124,7 +124,7 @@ impl Parser {
             .map(|(field, task)| field.default.as_ref().map_or(0, Vec::len) * task.values.max(1))
             .sum();
         let growth = growth.unwrap_or(0) * shared.unwrap_or(0);
-        Ok(Parser { wanted, picture, tasks, features, lists, growth, defaults })
+        Ok(ExampleParser { wanted, picture, tasks, features, lists, growth, defaults })
     }
 
     /// Reads a record: fields with a fixed shape into `rows`, in order; all others except the image are appended to
@@ -146,7 +146,7 @@ impl Parser {
         let number = self.picture.expect("the parser has an image field");
         let field = &self.wanted[number];
         let key = field.key.as_bytes();
-        let mut held = Held::Nothing;
+        let mut held = MapEntry::Nothing;
         let find = |name, found| {
             if name == key {
                 held = found;
@@ -163,13 +163,13 @@ impl Parser {
     }
 
     fn fill(&self, record: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
-        let mut few = [Held::Nothing; FEW];
+        let mut few = [MapEntry::Nothing; FEW];
         let mut many = Vec::new();
         let count = self.features.0.len() + self.lists.0.len();
         let slots = if count <= FEW {
             &mut few[..count]
         } else {
-            many.resize(count, Held::Nothing);
+            many.resize(count, MapEntry::Nothing);
             &mut many[..]
         };
         let (features, lists) = slots.split_at_mut(self.features.0.len());
@@ -221,8 +221,8 @@ impl Parser {
     fn find<'a>(
         &self,
         record: &'a [u8],
-        features: &mut [Held<'a>],
-        lists: &mut [Held<'a>],
+        features: &mut [MapEntry<'a>],
+        lists: &mut [MapEntry<'a>],
     ) -> std::result::Result<(), Malformed> {
         let mut fields = MessageFields(record);
         while let Some((number, part)) = fields.next()? {
@@ -243,12 +243,12 @@ impl Parser {
 
     /// The values of a field, which have its type; none if the record lacks them and there is a default.
     #[inline]
-    fn values<'a>(&self, record: &[u8], field: &Wanted, held: Held<'a>) -> Result<Values<'a>> {
+    fn values<'a>(&self, record: &[u8], field: &Wanted, held: MapEntry<'a>) -> Result<Values<'a>> {
         let values = Values::of(held).map_err(|error| no_example(record, error))?;
         match values.kind {
             Some(kind) if kind == kind_of(field) => Ok(values),
             None if field.default.is_some() => Ok(values),
-            None if matches!(held, Held::Nothing) => Err(missing(record, field)),
+            None if matches!(held, MapEntry::Nothing) => Err(missing(record, field)),
             Some(_) | None => Err(wrong(record, field, None, &values)),
         }
     }
@@ -341,9 +341,9 @@ impl Parser {
         record: &[u8],
         field: &Wanted,
         task: &FieldTask,
-        held: Held<'_>,
+        held: MapEntry<'_>,
     ) -> Result<Value> {
-        if let Held::Nothing = held {
+        if let MapEntry::Nothing = held {
             return default(record, field, task);
         }
         let (mut bytes, mut list, mut step) = (Vec::new(), Vec::new(), 0);
@@ -412,7 +412,7 @@ impl FieldTask {
 fn each_map<'a>(
     record: &'a [u8],
     field: u32,
-    mut visit: impl FnMut(&'a [u8], Held<'a>),
+    mut visit: impl FnMut(&'a [u8], MapEntry<'a>),
 ) -> std::result::Result<(), Malformed> {
     let mut fields = MessageFields(record);
     while let Some((number, part)) = fields.next()? {

@@ -29,7 +29,7 @@ struct Int64List {
     value: Vec<i64>,
 }
 #[derive(Clone, PartialEq, prost::Oneof)]
-enum Kind {
+enum ListKind {
     #[prost(message, tag = "1")]
     Bytes(BytesList),
     #[prost(message, tag = "2")]
@@ -38,19 +38,19 @@ enum Kind {
     Int64(Int64List),
 }
 #[derive(Clone, PartialEq, prost::Message)]
-struct Feature {
-    #[prost(oneof = "Kind", tags = "1, 2, 3")]
-    kind: Option<Kind>,
+struct TestFeature {
+    #[prost(oneof = "ListKind", tags = "1, 2, 3")]
+    kind: Option<ListKind>,
 }
 #[derive(Clone, PartialEq, prost::Message)]
 struct Features {
     #[prost(btree_map = "string, message", tag = "1")]
-    feature: BTreeMap<String, Feature>,
+    feature: BTreeMap<String, TestFeature>,
 }
 #[derive(Clone, PartialEq, prost::Message)]
 struct FeatureList {
     #[prost(message, repeated, tag = "1")]
-    feature: Vec<Feature>,
+    feature: Vec<TestFeature>,
 }
 #[derive(Clone, PartialEq, prost::Message)]
 struct FeatureLists {
@@ -65,26 +65,29 @@ struct SequenceExample {
     feature_lists: Option<FeatureLists>,
 }
 
-fn bytes(values: &[&[u8]]) -> Feature {
+fn bytes(values: &[&[u8]]) -> TestFeature {
     let value = values.iter().map(|value| value.to_vec()).collect();
-    Feature { kind: Some(Kind::Bytes(BytesList { value })) }
+    TestFeature { kind: Some(ListKind::Bytes(BytesList { value })) }
 }
 
-fn ints(values: &[i64]) -> Feature {
-    Feature { kind: Some(Kind::Int64(Int64List { value: values.to_vec() })) }
+fn ints(values: &[i64]) -> TestFeature {
+    TestFeature { kind: Some(ListKind::Int64(Int64List { value: values.to_vec() })) }
 }
 
-fn floats(values: &[f32]) -> Feature {
-    Feature { kind: Some(Kind::Float(FloatList { value: values.to_vec() })) }
+fn floats(values: &[f32]) -> TestFeature {
+    TestFeature { kind: Some(ListKind::Float(FloatList { value: values.to_vec() })) }
 }
 
-fn example(features: &[(&str, Feature)]) -> Vec<u8> {
+fn example(features: &[(&str, TestFeature)]) -> Vec<u8> {
     sequence_example(features, &[])
 }
 
-fn sequence_example(features: &[(&str, Feature)], lists: &[(&str, Vec<Feature>)]) -> Vec<u8> {
+fn sequence_example(
+    features: &[(&str, TestFeature)],
+    lists: &[(&str, Vec<TestFeature>)],
+) -> Vec<u8> {
     let feature = features.iter().map(|(key, feature)| (key.to_string(), feature.clone()));
-    let list = |(key, list): &(&str, Vec<Feature>)| {
+    let list = |(key, list): &(&str, Vec<TestFeature>)| {
         (key.to_string(), FeatureList { feature: list.clone() })
     };
     let feature_list: BTreeMap<_, _> = lists.iter().map(list).collect();
@@ -135,7 +138,7 @@ fn row(bytes: usize) -> Row {
 
 /// The fields in order.
 fn read(wanted: &[Wanted], record: &[u8]) -> Result<Vec<Out>, Error> {
-    let parser = Parser::new(wanted.into(), None)?;
+    let parser = ExampleParser::new(wanted.into(), None)?;
     let rows = wanted.iter().filter_map(|field| field.field().row_bytes());
     let mut rows: Vec<Row> = rows.map(row).collect();
     let mut others = vec![Value::Bytes(b"before".to_vec().into())];
@@ -234,7 +237,7 @@ fn every_kind_of_field_is_read() {
 
 #[test]
 fn a_list_without_values_is_present_and_a_feature_without_a_list_is_missing() {
-    let record = example(&[("empty", ints(&[])), ("nothing", Feature { kind: None })]);
+    let record = example(&[("empty", ints(&[])), ("nothing", TestFeature { kind: None })]);
     let present = read(&[or(any_number("empty", Type::Int64), &of_ints(&[9]))], &record);
     assert_eq!(present.unwrap(), [Out::Array(vec![0], vec![])]);
     let fixed = read(&[or(one("empty", Type::Int64), &of_ints(&[9]))], &record);
@@ -274,7 +277,7 @@ fn lists_of_features_are_read_step_by_step() {
 fn an_image_is_borrowed_and_not_among_the_other_values() {
     let record = example(&[("image", bytes(&[b"a png"])), ("label", ints(&[7]))]);
     let wanted = [one("image", Type::Bytes), one("label", Type::Int64)];
-    let parser = Parser::new(wanted.into(), Some(0)).unwrap();
+    let parser = ExampleParser::new(wanted.into(), Some(0)).unwrap();
     let picture = parser.picture(&record).unwrap();
     assert_eq!(picture, b"a png");
     assert!(record.as_ptr_range().contains(&picture.as_ptr()), "it was copied");
@@ -308,7 +311,7 @@ fn faults_name_the_feature_the_expected_and_the_found_values() {
     let names: Vec<String> = (0..11).map(|number| format!("f{number}")).collect();
     let many: Vec<_> = names.iter().map(|name| (&**name, ints(&[]))).collect();
     let many = example(&many);
-    let nothing = example(&[("label", Feature { kind: None })]);
+    let nothing = example(&[("label", TestFeature { kind: None })]);
     let lists = sequence_example(&[], &[("frames", vec![ints(&[1]), ints(&[1, 2])])]);
     let mut broken = few.clone();
     broken[3] = 0x7f;
@@ -349,7 +352,7 @@ fn fields_that_an_example_cannot_hold_are_refused_at_once() {
     let cases: Vec<(&[Wanted], Option<usize>)> = vec![(&twice, None), (&twice[..1], Some(0))];
     let mut said: Vec<_> = cases
         .into_iter()
-        .map(|(wanted, picture)| Parser::new(wanted.into(), picture).unwrap_err())
+        .map(|(wanted, picture)| ExampleParser::new(wanted.into(), picture).unwrap_err())
         .collect();
     for wanted in [
         one("a", Type::Json),
@@ -360,10 +363,10 @@ fn fields_that_an_example_cannot_hold_are_refused_at_once() {
         or(any_number("a", Type::Bytes), b"x"),
         or(one("a", Type::Text), &[0xff]),
     ] {
-        said.push(Parser::new([wanted].into(), None).unwrap_err());
+        said.push(ExampleParser::new([wanted].into(), None).unwrap_err());
     }
     let image = or(one("image", Type::Bytes), b"");
-    said.push(Parser::new([image].into(), Some(0)).unwrap_err());
+    said.push(ExampleParser::new([image].into(), Some(0)).unwrap_err());
     assert!(said.iter().all(|error| error.kind() == ErrorKind::InvalidArgument));
     let said: Vec<_> = said.iter().map(|error| error.message()).collect();
     insta::assert_snapshot!(said.join("\n"));
@@ -379,7 +382,7 @@ fn a_schema_prints_the_call_a_user_would_type() {
             ("rgb", floats(&[1.0; 3])),
             ("odd \"name\"\n", ints(&[1])),
             ("mixed", ints(&[1])),
-            ("empty", Feature { kind: None }),
+            ("empty", TestFeature { kind: None }),
         ]),
         b"this is none".to_vec(),
         sequence_example(
@@ -400,7 +403,7 @@ fn a_schema_prints_the_call_a_user_would_type() {
     ];
     let schema = schema(records.iter().map(|record| &record[..]));
     assert_eq!((schema.records, schema.unreadable, schema.is_sequence), (3, 1, true));
-    let parser = Parser::new(schema.wanted().into(), None).unwrap();
+    let parser = ExampleParser::new(schema.wanted().into(), None).unwrap();
     for record in [&records[0], &records[2]] {
         let rows = schema.wanted().into_iter().filter_map(|field| field.field().row_bytes());
         let mut rows: Vec<Row> = rows.map(row).collect();
@@ -411,17 +414,17 @@ fn a_schema_prints_the_call_a_user_would_type() {
 
 /// A run of values of one list, in one of its encodings.
 #[derive(Clone, Debug)]
-enum Run {
+enum ValueRun {
     Packed(Vec<i64>),
     Unpacked(Vec<i64>),
     Unknown,
 }
 
 /// Lists of a feature: which member, and its runs.
-type Lists = Vec<(u8, Vec<Run>)>;
+type Lists = Vec<(u8, Vec<ValueRun>)>;
 
 /// An entry of the map: its key, its value in parts, whether the key comes last.
-type MapEntry = (usize, Vec<Lists>, bool);
+type TestEntry = (usize, Vec<Lists>, bool);
 
 const KEYS: [&str; 3] = ["a", "key", "other key"];
 
@@ -447,32 +450,32 @@ fn unknown(out: &mut Vec<u8>) {
     out.extend([13 << 3 | 3, 8, 1, 14 << 3 | 3, 14 << 3 | 4, 13 << 3 | 4]);
 }
 
-fn list(member: u8, runs: &[Run]) -> Vec<u8> {
+fn list(member: u8, runs: &[ValueRun]) -> Vec<u8> {
     let mut out = Vec::new();
     for run in runs {
         match (member, run) {
-            (_, Run::Unknown) => unknown(&mut out),
-            (1, Run::Packed(values) | Run::Unpacked(values)) => {
+            (_, ValueRun::Unknown) => unknown(&mut out),
+            (1, ValueRun::Packed(values) | ValueRun::Unpacked(values)) => {
                 values
                     .iter()
                     .for_each(|value| delimited(1, value.to_string().as_bytes(), &mut out));
             }
-            (2, Run::Packed(values)) => {
+            (2, ValueRun::Packed(values)) => {
                 let packed = values.iter().flat_map(|value| (*value as f32).to_le_bytes());
                 delimited(1, &packed.collect::<Vec<_>>(), &mut out);
             }
-            (2, Run::Unpacked(values)) => {
+            (2, ValueRun::Unpacked(values)) => {
                 for value in values {
                     out.push(1 << 3 | 5);
                     out.extend((*value as f32).to_le_bytes());
                 }
             }
-            (_, Run::Packed(values)) => {
+            (_, ValueRun::Packed(values)) => {
                 let mut packed = Vec::new();
                 values.iter().for_each(|value| varint(*value as u64, &mut packed));
                 delimited(1, &packed, &mut out);
             }
-            (_, Run::Unpacked(values)) => {
+            (_, ValueRun::Unpacked(values)) => {
                 for value in values {
                     out.push(1 << 3);
                     varint(*value as u64, &mut out);
@@ -483,7 +486,7 @@ fn list(member: u8, runs: &[Run]) -> Vec<u8> {
     out
 }
 
-fn encoded(maps: &[Vec<MapEntry>]) -> Vec<u8> {
+fn encoded(maps: &[Vec<TestEntry>]) -> Vec<u8> {
     let mut record = Vec::new();
     for map in maps {
         let mut features = Vec::new();
@@ -512,13 +515,13 @@ fn encoded(maps: &[Vec<MapEntry>]) -> Vec<u8> {
     record
 }
 
-fn some_maps() -> impl Strategy<Value = Vec<Vec<MapEntry>>> {
+fn some_maps() -> impl Strategy<Value = Vec<Vec<TestEntry>>> {
     let number = prop_oneof![-3..200_i64, any::<i64>()];
     let values = prop::collection::vec(number, 0..5);
     let run = prop_oneof![
-        3 => values.clone().prop_map(Run::Packed),
-        3 => values.prop_map(Run::Unpacked),
-        1 => Just(Run::Unknown),
+        3 => values.clone().prop_map(ValueRun::Packed),
+        3 => values.prop_map(ValueRun::Unpacked),
+        1 => Just(ValueRun::Unknown),
     ];
     let lists = prop::collection::vec((1..4_u8, prop::collection::vec(run, 0..4)), 0..4);
     let parts = prop::collection::vec(lists, 0..3);
@@ -555,11 +558,11 @@ fn agrees(record: &[u8]) -> bool {
             let Some(example) = &prost else { continue };
             let feature = example.context.as_ref().and_then(|context| context.feature.get(key));
             let expected = match (of, feature.and_then(|feature| feature.kind.as_ref())) {
-                (Type::Bytes, Some(Kind::Bytes(list))) => Some(Out::List(list.value.clone())),
-                (Type::Float32, Some(Kind::Float(list))) => {
+                (Type::Bytes, Some(ListKind::Bytes(list))) => Some(Out::List(list.value.clone())),
+                (Type::Float32, Some(ListKind::Float(list))) => {
                     Some(Out::Array(vec![list.value.len()], of_floats(&list.value)))
                 }
-                (Type::Int64, Some(Kind::Int64(list))) => {
+                (Type::Int64, Some(ListKind::Int64(list))) => {
                     Some(Out::Array(vec![list.value.len()], of_ints(&list.value)))
                 }
                 _ => None,
@@ -572,7 +575,7 @@ fn agrees(record: &[u8]) -> bool {
         }
     }
     let wanted: Arc<[Wanted]> = [one(KEYS[0], Type::Bytes)].into();
-    let picture = Parser::new(wanted, Some(0)).unwrap();
+    let picture = ExampleParser::new(wanted, Some(0)).unwrap();
     let alone = read(&[one(KEYS[0], Type::Bytes)], record);
     match (picture.picture(record), alone) {
         (Ok(lent), Ok(copied)) => assert_eq!([Out::Bytes(lent.to_vec())], copied[..]),
@@ -622,7 +625,11 @@ proptest! {
 #[test]
 fn all_features_are_listed_in_order_with_their_values() {
     let record = sequence_example(
-        &[("label", ints(&[7, -1])), ("image", bytes(&[b"png"])), ("none", Feature { kind: None })],
+        &[
+            ("label", ints(&[7, -1])),
+            ("image", bytes(&[b"png"])),
+            ("none", TestFeature { kind: None }),
+        ],
         &[("words", vec![floats(&[0.5]), floats(&[])])],
     );
     let found = features(&record).unwrap();
@@ -659,7 +666,7 @@ proptest! {
         prop_assert_eq!(&read["i"], &ints(&ints_));
         prop_assert_eq!(&read["f"], &floats(&floats_));
         prop_assert_eq!(&read["b"], &bytes(&lent));
-        prop_assert_eq!(&read["n"], &Feature { kind: None });
+        prop_assert_eq!(&read["n"], &TestFeature { kind: None });
         prop_assert_eq!(read.len(), 4);
     }
 }

@@ -27,7 +27,7 @@ impl Malformed {
     }
 }
 
-type Result<T> = std::result::Result<T, Malformed>;
+type WalkResult<T> = Result<T, Malformed>;
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub(super) struct MessageFields<'a>(pub(super) &'a [u8]);
 impl<'a> MessageFields<'a> {
     /// The next field: its number and its value.
     #[inline]
-    pub(super) fn next(&mut self) -> Result<Option<(u32, FieldValue<'a>)>> {
+    pub(super) fn next(&mut self) -> WalkResult<Option<(u32, FieldValue<'a>)>> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -73,7 +73,7 @@ impl<'a> MessageFields<'a> {
     }
 
     #[inline]
-    fn tag(&mut self) -> Result<(u32, u8)> {
+    fn tag(&mut self) -> WalkResult<(u32, u8)> {
         let start = self.0;
         let tag = small_varint(&mut self.0)?;
         match u32::try_from(tag) {
@@ -83,7 +83,7 @@ impl<'a> MessageFields<'a> {
     }
 
     #[inline]
-    fn take(&mut self, length: u64) -> Result<&'a [u8]> {
+    fn take(&mut self, length: u64) -> WalkResult<&'a [u8]> {
         if length > self.0.len() as u64 {
             return Err(Malformed::new("a field is longer than its message", self.0));
         }
@@ -93,7 +93,7 @@ impl<'a> MessageFields<'a> {
     }
 
     #[cold]
-    fn skip_group(&mut self, number: u32) -> Result<()> {
+    fn skip_group(&mut self, number: u32) -> WalkResult<()> {
         let mut open = vec![number];
         while let Some(innermost) = open.last().copied() {
             let start = self.0;
@@ -128,18 +128,18 @@ impl<'a> MessageFields<'a> {
 /// A value. Only the lowest 64 bits count, as for protobuf: some writers fill the last byte of a negative number with
 /// ones.
 #[inline]
-fn varint(bytes: &mut &[u8]) -> Result<u64> {
+fn varint(bytes: &mut &[u8]) -> WalkResult<u64> {
     any_varint::<true>(bytes)
 }
 
 /// The number of a field, or a length, which never needs as many bits.
 #[inline]
-fn small_varint(bytes: &mut &[u8]) -> Result<u64> {
+fn small_varint(bytes: &mut &[u8]) -> WalkResult<u64> {
     any_varint::<false>(bytes)
 }
 
 #[inline]
-fn any_varint<const MAY_OVERFLOW: bool>(bytes: &mut &[u8]) -> Result<u64> {
+fn any_varint<const MAY_OVERFLOW: bool>(bytes: &mut &[u8]) -> WalkResult<u64> {
     match bytes.split_first() {
         Some((first, rest)) if *first < 0x80 => {
             *bytes = rest;
@@ -151,7 +151,7 @@ fn any_varint<const MAY_OVERFLOW: bool>(bytes: &mut &[u8]) -> Result<u64> {
 }
 
 #[inline]
-fn long_varint<const MAY_OVERFLOW: bool>(bytes: &mut &[u8]) -> Result<u64> {
+fn long_varint<const MAY_OVERFLOW: bool>(bytes: &mut &[u8]) -> WalkResult<u64> {
     let mut number = 0;
     for (place, byte) in bytes.iter().take(10).enumerate() {
         number |= u64::from(byte & 0x7f) << (7 * place);
@@ -169,21 +169,21 @@ fn long_varint<const MAY_OVERFLOW: bool>(bytes: &mut &[u8]) -> Result<u64> {
 
 /// The message that a map holds under a key.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Held<'a> {
+pub(super) enum MapEntry<'a> {
     Nothing,
     Message(&'a [u8]),
     /// The entry of a map whose message is split into several parts.
     Parts(&'a [u8]),
 }
 
-impl<'a> Held<'a> {
+impl<'a> MapEntry<'a> {
     /// Visits every part of the message, which is their concatenation.
     #[inline]
-    fn each(self, mut visit: impl FnMut(&'a [u8]) -> Result<()>) -> Result<()> {
+    fn each(self, mut visit: impl FnMut(&'a [u8]) -> WalkResult<()>) -> WalkResult<()> {
         match self {
-            Held::Nothing => Ok(()),
-            Held::Message(message) => visit(message),
-            Held::Parts(entry) => {
+            MapEntry::Nothing => Ok(()),
+            MapEntry::Message(message) => visit(message),
+            MapEntry::Parts(entry) => {
                 let mut fields = MessageFields(entry);
                 while let Some((number, part)) = fields.next()? {
                     if let (2, FieldValue::Bytes(message)) = (number, part) {
@@ -198,21 +198,29 @@ impl<'a> Held<'a> {
 
 /// Visits every entry of a map from names to messages, in order; the last one of equal names counts.
 #[inline]
-pub(super) fn entries<'a>(map: &'a [u8], mut visit: impl FnMut(&'a [u8], Held<'a>)) -> Result<()> {
+pub(super) fn entries<'a>(
+    map: &'a [u8],
+    mut visit: impl FnMut(&'a [u8], MapEntry<'a>),
+) -> WalkResult<()> {
     let mut fields = MessageFields(map);
     while let Some((number, part)) = fields.next()? {
         let (1, FieldValue::Bytes(entry)) = (number, part) else { continue };
-        let (mut key, mut held) = (&entry[..0], Held::Nothing);
+        let (mut key, mut held) = (&entry[..0], MapEntry::Nothing);
         let mut inner = MessageFields(entry);
         while let Some((number, part)) = inner.next()? {
             match (number, part, held) {
                 (1, FieldValue::Bytes(bytes), _) => key = bytes,
-                (2, FieldValue::Bytes(message), Held::Nothing) => held = Held::Message(message),
-                (2, FieldValue::Bytes(_), _) => held = Held::Parts(entry),
+                (2, FieldValue::Bytes(message), MapEntry::Nothing) => {
+                    held = MapEntry::Message(message)
+                }
+                (2, FieldValue::Bytes(_), _) => held = MapEntry::Parts(entry),
                 _ => {}
             }
         }
-        visit(key, if let Held::Nothing = held { Held::Message(&entry[..0]) } else { held });
+        visit(
+            key,
+            if let MapEntry::Nothing = held { MapEntry::Message(&entry[..0]) } else { held },
+        );
     }
     Ok(())
 }
@@ -248,7 +256,7 @@ pub(super) struct Values<'a> {
 impl<'a> Values<'a> {
     /// The list of a feature.
     #[inline]
-    pub(super) fn of(feature: Held<'a>) -> Result<Values<'a>> {
+    pub(super) fn of(feature: MapEntry<'a>) -> WalkResult<Values<'a>> {
         let mut values = Values { kind: None, list: &[], more: Vec::new() };
         feature.each(|message| {
             let mut fields = MessageFields(message);
@@ -274,7 +282,7 @@ impl<'a> Values<'a> {
     }
 
     #[inline]
-    fn each(&self, mut visit: impl FnMut(u32, FieldValue<'a>) -> Result<()>) -> Result<()> {
+    fn each(&self, mut visit: impl FnMut(u32, FieldValue<'a>) -> WalkResult<()>) -> WalkResult<()> {
         let mut list = self.list;
         let mut more = self.more.iter();
         loop {
@@ -291,7 +299,7 @@ impl<'a> Values<'a> {
 
     /// Visits the values of a list of bytes.
     #[inline]
-    pub(super) fn bytes(&self, mut take: impl FnMut(&'a [u8])) -> Result<()> {
+    pub(super) fn bytes(&self, mut take: impl FnMut(&'a [u8])) -> WalkResult<()> {
         self.each(|number, part| {
             if let (1, FieldValue::Bytes(value)) = (number, part) {
                 take(value);
@@ -302,7 +310,7 @@ impl<'a> Values<'a> {
 
     /// Visits the values of a list of floats: some at a time, four bytes each, little-endian.
     #[inline]
-    pub(super) fn floats(&self, mut take: impl FnMut(&'a [u8])) -> Result<()> {
+    pub(super) fn floats(&self, mut take: impl FnMut(&'a [u8])) -> WalkResult<()> {
         self.each(|number, part| {
             match (number, part) {
                 (1, FieldValue::Bytes(packed)) if packed.len() % 4 > 0 => {
@@ -317,7 +325,7 @@ impl<'a> Values<'a> {
 
     /// Visits the values of a list of integers.
     #[inline]
-    pub(super) fn ints(&self, mut take: impl FnMut(i64)) -> Result<()> {
+    pub(super) fn ints(&self, mut take: impl FnMut(i64)) -> WalkResult<()> {
         self.each(|number, part| {
             match (number, part) {
                 (1, FieldValue::Bytes(mut packed)) => {
@@ -333,7 +341,7 @@ impl<'a> Values<'a> {
     }
 
     /// The number of values.
-    pub(super) fn count(&self) -> Result<usize> {
+    pub(super) fn count(&self) -> WalkResult<usize> {
         let mut count = 0;
         match self.kind {
             None => {}
@@ -357,14 +365,14 @@ impl<'a> Values<'a> {
 
 /// Visits every step of a list of features.
 pub(super) fn steps<'a>(
-    list: Held<'a>,
-    mut visit: impl FnMut(Values<'a>) -> Result<()>,
-) -> Result<()> {
+    list: MapEntry<'a>,
+    mut visit: impl FnMut(Values<'a>) -> WalkResult<()>,
+) -> WalkResult<()> {
     list.each(|message| {
         let mut fields = MessageFields(message);
         while let Some((number, part)) = fields.next()? {
             if let (1, FieldValue::Bytes(feature)) = (number, part) {
-                visit(Values::of(Held::Message(feature))?)?;
+                visit(Values::of(MapEntry::Message(feature))?)?;
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ const MAX_PARTS: usize = 64;
 
 /// The common type of some values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ItemKind {
     /// There was no value.
     Unknown,
     None,
@@ -21,11 +21,11 @@ pub(super) enum Kind {
     Text,
     Bytes,
     /// Tuples of one length.
-    Tuple(Vec<Kind>),
+    Tuple(Vec<ItemKind>),
     /// Lists of any length.
-    List(Box<Kind>),
+    List(Box<ItemKind>),
     /// Dictionaries with the same keys in the same order; a key is a tagged value.
-    Record(Vec<(Vec<u8>, Kind)>),
+    Record(Vec<(Vec<u8>, ItemKind)>),
     /// Values of different types, each with its tag.
     Any,
 }
@@ -42,46 +42,46 @@ fn width(value: i64) -> u8 {
     }
 }
 
-impl Kind {
+impl ItemKind {
     /// Takes a tagged value into account.
     pub(super) fn widen(&mut self, value: &mut Cursor<'_>, depth: usize) -> Result<()> {
         let start = *value;
         let inner = deeper(depth)?;
         let is_common = match (&mut *self, value.tag()?) {
-            (Kind::Any, _) => false,
-            (Kind::Unknown, _) => {
-                *self = Kind::like(&mut start.clone(), inner)?;
+            (ItemKind::Any, _) => false,
+            (ItemKind::Unknown, _) => {
+                *self = ItemKind::like(&mut start.clone(), inner)?;
                 *value = start;
                 // The parts of the new kind are unknown, and are set now.
                 return self.widen(value, depth);
             }
-            (Kind::None, Tag::None) | (Kind::Bool, Tag::False | Tag::True) => true,
-            (Kind::Int(bytes), Tag::Int) => {
+            (ItemKind::None, Tag::None) | (ItemKind::Bool, Tag::False | Tag::True) => true,
+            (ItemKind::Int(bytes), Tag::Int) => {
                 *bytes = width(value.int()?).max(*bytes);
                 true
             }
-            (Kind::Float, Tag::Float) => {
+            (ItemKind::Float, Tag::Float) => {
                 value.take(8)?;
                 true
             }
-            (Kind::Text, Tag::Text) | (Kind::Bytes, Tag::Bytes) => {
+            (ItemKind::Text, Tag::Text) | (ItemKind::Bytes, Tag::Bytes) => {
                 value.counted()?;
                 true
             }
-            (Kind::Tuple(parts), Tag::Tuple) => {
+            (ItemKind::Tuple(parts), Tag::Tuple) => {
                 let is_common = value.count()? == parts.len();
                 if is_common {
                     parts.iter_mut().try_for_each(|part| part.widen(value, inner))?;
                 }
                 is_common
             }
-            (Kind::List(each), Tag::List) => {
+            (ItemKind::List(each), Tag::List) => {
                 for _ in 0..value.count()? {
                     each.widen(value, inner)?;
                 }
                 true
             }
-            (Kind::Record(fields), Tag::Dict) => {
+            (ItemKind::Record(fields), Tag::Dict) => {
                 let mut is_common = value.count()? == fields.len();
                 for (key, kind) in fields {
                     is_common = is_common && value.skip(inner)? == *key;
@@ -95,7 +95,7 @@ impl Kind {
             _ => false,
         };
         if !is_common {
-            *self = Kind::Any;
+            *self = ItemKind::Any;
             *value = start;
             value.skip(depth)?;
         }
@@ -103,29 +103,29 @@ impl Kind {
     }
 
     /// The kind of a tagged value, whose parts are unknown.
-    fn like(value: &mut Cursor<'_>, inner: usize) -> Result<Kind> {
+    fn like(value: &mut Cursor<'_>, inner: usize) -> Result<ItemKind> {
         Ok(match value.tag()? {
-            Tag::None => Kind::None,
-            Tag::False | Tag::True => Kind::Bool,
-            Tag::Int => Kind::Int(1),
-            Tag::Wide => Kind::Any,
-            Tag::Float => Kind::Float,
-            Tag::Text => Kind::Text,
-            Tag::Bytes => Kind::Bytes,
+            Tag::None => ItemKind::None,
+            Tag::False | Tag::True => ItemKind::Bool,
+            Tag::Int => ItemKind::Int(1),
+            Tag::Wide => ItemKind::Any,
+            Tag::Float => ItemKind::Float,
+            Tag::Text => ItemKind::Text,
+            Tag::Bytes => ItemKind::Bytes,
             Tag::Tuple => match value.count()? {
-                count if count > MAX_PARTS => Kind::Any,
-                count => Kind::Tuple(vec![Kind::Unknown; count]),
+                count if count > MAX_PARTS => ItemKind::Any,
+                count => ItemKind::Tuple(vec![ItemKind::Unknown; count]),
             },
-            Tag::List => Kind::List(Box::new(Kind::Unknown)),
+            Tag::List => ItemKind::List(Box::new(ItemKind::Unknown)),
             Tag::Dict => match value.count()? {
-                count if count > MAX_PARTS => Kind::Any,
+                count if count > MAX_PARTS => ItemKind::Any,
                 count => {
                     let mut fields = Vec::with_capacity(count);
                     for _ in 0..count {
-                        fields.push((value.skip(inner)?.to_vec(), Kind::Unknown));
+                        fields.push((value.skip(inner)?.to_vec(), ItemKind::Unknown));
                         value.skip(inner)?;
                     }
-                    Kind::Record(fields)
+                    ItemKind::Record(fields)
                 }
             },
         })
@@ -134,30 +134,39 @@ impl Kind {
     /// Makes sure that each value of a list has a byte, so that the number of values can be checked by the bytes.
     pub(super) fn settle(&mut self) {
         match self {
-            Kind::Unknown => *self = Kind::Any,
-            Kind::Tuple(parts) => parts.iter_mut().for_each(Kind::settle),
-            Kind::Record(fields) => fields.iter_mut().for_each(|(_, kind)| kind.settle()),
-            Kind::List(each) => {
+            ItemKind::Unknown => *self = ItemKind::Any,
+            ItemKind::Tuple(parts) => parts.iter_mut().for_each(ItemKind::settle),
+            ItemKind::Record(fields) => fields.iter_mut().for_each(|(_, kind)| kind.settle()),
+            ItemKind::List(each) => {
                 each.settle();
                 if each.fixed_bytes() == Some(0) {
-                    **each = Kind::Any;
+                    **each = ItemKind::Any;
                 }
             }
-            Kind::None | Kind::Bool | Kind::Int(_) | Kind::Float | Kind::Text | Kind::Bytes => {}
-            Kind::Any => {}
+            ItemKind::None
+            | ItemKind::Bool
+            | ItemKind::Int(_)
+            | ItemKind::Float
+            | ItemKind::Text
+            | ItemKind::Bytes => {}
+            ItemKind::Any => {}
         }
     }
 
     /// The bytes of every value, if all have the same number.
     pub(super) fn fixed_bytes(&self) -> Option<usize> {
         match self {
-            Kind::None => Some(0),
-            Kind::Bool => Some(1),
-            Kind::Int(bytes) => Some(usize::from(*bytes)),
-            Kind::Float => Some(8),
-            Kind::Tuple(parts) => parts.iter().map(Kind::fixed_bytes).sum(),
-            Kind::Record(fields) => fields.iter().map(|(_, kind)| kind.fixed_bytes()).sum(),
-            Kind::Unknown | Kind::Text | Kind::Bytes | Kind::List(_) | Kind::Any => None,
+            ItemKind::None => Some(0),
+            ItemKind::Bool => Some(1),
+            ItemKind::Int(bytes) => Some(usize::from(*bytes)),
+            ItemKind::Float => Some(8),
+            ItemKind::Tuple(parts) => parts.iter().map(ItemKind::fixed_bytes).sum(),
+            ItemKind::Record(fields) => fields.iter().map(|(_, kind)| kind.fixed_bytes()).sum(),
+            ItemKind::Unknown
+            | ItemKind::Text
+            | ItemKind::Bytes
+            | ItemKind::List(_)
+            | ItemKind::Any => None,
         }
     }
 
@@ -168,36 +177,36 @@ impl Kind {
         row: &mut Vec<u8>,
         depth: usize,
     ) -> Result<()> {
-        if *self == Kind::Any {
+        if *self == ItemKind::Any {
             row.extend_from_slice(value.skip(depth)?);
             return Ok(());
         }
         let depth = deeper(depth)?;
         match (self, value.tag()?) {
-            (Kind::None, Tag::None) => {}
-            (Kind::Bool, Tag::False) => row.push(0),
-            (Kind::Bool, Tag::True) => row.push(1),
-            (Kind::Int(bytes), Tag::Int) => {
+            (ItemKind::None, Tag::None) => {}
+            (ItemKind::Bool, Tag::False) => row.push(0),
+            (ItemKind::Bool, Tag::True) => row.push(1),
+            (ItemKind::Int(bytes), Tag::Int) => {
                 row.extend_from_slice(&value.int()?.to_le_bytes()[..usize::from(*bytes)]);
             }
-            (Kind::Float, Tag::Float) => row.extend_from_slice(value.take(8)?),
-            (Kind::Text, Tag::Text) | (Kind::Bytes, Tag::Bytes) => {
+            (ItemKind::Float, Tag::Float) => row.extend_from_slice(value.take(8)?),
+            (ItemKind::Text, Tag::Text) | (ItemKind::Bytes, Tag::Bytes) => {
                 push_counted(row, value.counted()?);
             }
-            (Kind::Tuple(parts), Tag::Tuple) => {
+            (ItemKind::Tuple(parts), Tag::Tuple) => {
                 value.count()?;
                 for part in parts {
                     part.encode(value, row, depth)?;
                 }
             }
-            (Kind::List(each), Tag::List) => {
+            (ItemKind::List(each), Tag::List) => {
                 let count = value.count()?;
                 push_varint(row, count as u64);
                 for _ in 0..count {
                     each.encode(value, row, depth)?;
                 }
             }
-            (Kind::Record(fields), Tag::Dict) => {
+            (ItemKind::Record(fields), Tag::Dict) => {
                 value.count()?;
                 for (_, kind) in fields {
                     value.skip(depth)?;
@@ -226,24 +235,24 @@ impl Kind {
         }
         let depth = checked!(deeper(depth));
         match self {
-            Kind::None => build.none(),
-            Kind::Bool => match checked!(row.byte()) {
+            ItemKind::None => build.none(),
+            ItemKind::Bool => match checked!(row.byte()) {
                 0 => build.bool(false),
                 1 => build.bool(true),
                 _ => Err(build.corrupt(corrupt("a truth value is neither 0 nor 1"))),
             },
-            Kind::Int(bytes) => build.int(checked!(int(row, *bytes))),
-            Kind::Float => build.float(checked!(row.float())),
-            Kind::Text => build.text(checked!(row.counted())),
-            Kind::Bytes => build.bytes(checked!(row.counted())),
-            Kind::Tuple(parts) => {
+            ItemKind::Int(bytes) => build.int(checked!(int(row, *bytes))),
+            ItemKind::Float => build.float(checked!(row.float())),
+            ItemKind::Text => build.text(checked!(row.counted())),
+            ItemKind::Bytes => build.bytes(checked!(row.counted())),
+            ItemKind::Tuple(parts) => {
                 let mut values = Vec::with_capacity(parts.len());
                 for part in parts {
                     values.push(part.decode(row, build, depth)?);
                 }
                 build.tuple(values)
             }
-            Kind::List(each) => {
+            ItemKind::List(each) => {
                 let count = checked!(row.count());
                 let mut values = Vec::with_capacity(count);
                 for _ in 0..count {
@@ -251,16 +260,16 @@ impl Kind {
                 }
                 build.list(values)
             }
-            Kind::Record(fields) => {
+            ItemKind::Record(fields) => {
                 let mut pairs = Vec::with_capacity(fields.len());
                 for (key, kind) in fields {
-                    let key = Kind::Any.decode(&mut Cursor { rest: key }, build, depth)?;
+                    let key = ItemKind::Any.decode(&mut Cursor { rest: key }, build, depth)?;
                     pairs.push((key, kind.decode(row, build, depth)?));
                 }
                 build.dict(pairs)
             }
-            Kind::Unknown => Err(build.corrupt(corrupt("a value has no type"))),
-            Kind::Any => {
+            ItemKind::Unknown => Err(build.corrupt(corrupt("a value has no type"))),
+            ItemKind::Any => {
                 let tag = checked!(row.tag());
                 match tag {
                     Tag::None => build.none(),
@@ -302,34 +311,34 @@ impl Kind {
     ) -> Result<()> {
         let inner = deeper(depth)?;
         match self {
-            Kind::None => values.none(),
-            Kind::Bool => values.bool(row.byte()? != 0),
-            Kind::Int(bytes) => values.int(int(row, *bytes)?),
-            Kind::Float => values.float(row.float()?),
-            Kind::Text => values.text(row.counted()?),
-            Kind::Bytes => values.bytes(row.counted()?),
-            Kind::Tuple(parts) => {
+            ItemKind::None => values.none(),
+            ItemKind::Bool => values.bool(row.byte()? != 0),
+            ItemKind::Int(bytes) => values.int(int(row, *bytes)?),
+            ItemKind::Float => values.float(row.float()?),
+            ItemKind::Text => values.text(row.counted()?),
+            ItemKind::Bytes => values.bytes(row.counted()?),
+            ItemKind::Tuple(parts) => {
                 values.tuple(parts.len());
                 for part in parts {
                     part.retag(row, values, inner)?;
                 }
             }
-            Kind::List(each) => {
+            ItemKind::List(each) => {
                 let count = row.count()?;
                 values.list(count);
                 for _ in 0..count {
                     each.retag(row, values, inner)?;
                 }
             }
-            Kind::Record(fields) => {
+            ItemKind::Record(fields) => {
                 values.dict(fields.len());
                 for (key, kind) in fields {
                     values.0.extend_from_slice(key);
                     kind.retag(row, values, inner)?;
                 }
             }
-            Kind::Any => values.0.extend_from_slice(row.skip(depth)?),
-            Kind::Unknown => return Err(corrupt("a value has no type")),
+            ItemKind::Any => values.0.extend_from_slice(row.skip(depth)?),
+            ItemKind::Unknown => return Err(corrupt("a value has no type")),
         }
         Ok(())
     }
@@ -337,22 +346,22 @@ impl Kind {
     /// Writes the kind itself.
     pub(super) fn write(&self, bytes: &mut Vec<u8>) {
         match self {
-            Kind::None => bytes.push(b'n'),
-            Kind::Bool => bytes.push(b'o'),
-            Kind::Int(width) => bytes.extend([b'i', *width]),
-            Kind::Float => bytes.push(b'f'),
-            Kind::Text => bytes.push(b't'),
-            Kind::Bytes => bytes.push(b'b'),
-            Kind::Tuple(parts) => {
+            ItemKind::None => bytes.push(b'n'),
+            ItemKind::Bool => bytes.push(b'o'),
+            ItemKind::Int(width) => bytes.extend([b'i', *width]),
+            ItemKind::Float => bytes.push(b'f'),
+            ItemKind::Text => bytes.push(b't'),
+            ItemKind::Bytes => bytes.push(b'b'),
+            ItemKind::Tuple(parts) => {
                 bytes.push(b'T');
                 push_varint(bytes, parts.len() as u64);
                 parts.iter().for_each(|part| part.write(bytes));
             }
-            Kind::List(each) => {
+            ItemKind::List(each) => {
                 bytes.push(b'L');
                 each.write(bytes);
             }
-            Kind::Record(fields) => {
+            ItemKind::Record(fields) => {
                 bytes.push(b'R');
                 push_varint(bytes, fields.len() as u64);
                 for (key, kind) in fields {
@@ -360,42 +369,44 @@ impl Kind {
                     kind.write(bytes);
                 }
             }
-            Kind::Unknown | Kind::Any => bytes.push(b'a'),
+            ItemKind::Unknown | ItemKind::Any => bytes.push(b'a'),
         }
     }
 
     /// Reads what `write` wrote.
-    pub(super) fn read(bytes: &mut Cursor<'_>, depth: usize) -> Result<Kind> {
+    pub(super) fn read(bytes: &mut Cursor<'_>, depth: usize) -> Result<ItemKind> {
         let depth = deeper(depth)?;
         Ok(match bytes.byte()? {
-            b'n' => Kind::None,
-            b'o' => Kind::Bool,
+            b'n' => ItemKind::None,
+            b'o' => ItemKind::Bool,
             b'i' => match bytes.byte()? {
-                width @ (1 | 2 | 4 | 8) => Kind::Int(width),
+                width @ (1 | 2 | 4 | 8) => ItemKind::Int(width),
                 _ => return Err(corrupt("whole numbers have an unknown size")),
             },
-            b'f' => Kind::Float,
-            b't' => Kind::Text,
-            b'b' => Kind::Bytes,
+            b'f' => ItemKind::Float,
+            b't' => ItemKind::Text,
+            b'b' => ItemKind::Bytes,
             b'T' => {
                 let count = parts(bytes)?;
-                Kind::Tuple((0..count).map(|_| Kind::read(bytes, depth)).collect::<Result<_>>()?)
+                ItemKind::Tuple(
+                    (0..count).map(|_| ItemKind::read(bytes, depth)).collect::<Result<_>>()?,
+                )
             }
-            b'L' => match Kind::read(bytes, depth)? {
+            b'L' => match ItemKind::read(bytes, depth)? {
                 each if each.fixed_bytes() == Some(0) => {
                     return Err(corrupt("the values of a list have no bytes"));
                 }
-                each => Kind::List(Box::new(each)),
+                each => ItemKind::List(Box::new(each)),
             },
             b'R' => {
                 let mut fields = Vec::new();
                 for _ in 0..parts(bytes)? {
                     let key = bytes.counted()?.to_vec();
-                    fields.push((key, Kind::read(bytes, depth)?));
+                    fields.push((key, ItemKind::read(bytes, depth)?));
                 }
-                Kind::Record(fields)
+                ItemKind::Record(fields)
             }
-            b'a' => Kind::Any,
+            b'a' => ItemKind::Any,
             _ => return Err(corrupt("the items have an unknown type")),
         })
     }

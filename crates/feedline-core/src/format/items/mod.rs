@@ -17,7 +17,7 @@ mod tests;
 pub use tagged::{MAX_DEPTH, TaggedValues};
 pub use write::ItemWriter;
 
-use kind::Kind;
+use kind::ItemKind;
 use tagged::{Cursor, Tag};
 
 use crate::error::{self, Error, Result};
@@ -60,7 +60,7 @@ pub trait Build {
 }
 
 /// The numbers at the start.
-struct Header {
+struct ItemsHeader {
     count: u64,
     kind_bytes: u64,
     rows_bytes: u64,
@@ -69,7 +69,7 @@ struct Header {
     table_slots: u64,
 }
 
-impl Header {
+impl ItemsHeader {
     fn fields(&self) -> [u64; 5] {
         [self.count, self.kind_bytes, self.rows_bytes, self.offset_bytes, self.table_slots]
     }
@@ -89,7 +89,7 @@ enum Rows {
 pub struct Items {
     count: usize,
     total_bytes: usize,
-    kind: Kind,
+    kind: ItemKind,
     rows_start: usize,
     rows_bytes: usize,
     rows: Rows,
@@ -111,7 +111,7 @@ impl Items {
         let (count, kind_bytes, rows_bytes) = (field()?, field()?, field()?);
         let (offset_bytes, table_slots) = (field()?, field()?);
         let mut described = Cursor { rest: header.take(kind_bytes)? };
-        let kind = Kind::read(&mut described, 0)?;
+        let kind = ItemKind::read(&mut described, 0)?;
         let rows_start = HEADER + kind_bytes;
         header.take(rows_bytes)?;
         let ends_start = rows_start + rows_bytes;
@@ -194,12 +194,12 @@ impl Items {
 
     /// Reads the key of an item of a mapping, as a tagged value.
     fn key(&self, row: &mut Cursor<'_>, key: &mut TaggedValues) -> Result<()> {
-        if let Kind::Tuple(parts) = &self.kind
+        if let ItemKind::Tuple(parts) = &self.kind
             && parts.len() == 2
         {
             return parts[0].retag(row, key, 1);
         }
-        if self.kind == Kind::Any && row.tag()? == Tag::Tuple && row.count()? == 2 {
+        if self.kind == ItemKind::Any && row.tag()? == Tag::Tuple && row.count()? == 2 {
             key.0.extend_from_slice(row.skip(1)?);
             return Ok(());
         }

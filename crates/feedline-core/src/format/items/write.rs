@@ -1,8 +1,8 @@
 //! Writes items: first each with its types, then, when all are known, without the types that they have in common.
 
-use super::kind::Kind;
+use super::kind::ItemKind;
 use super::tagged::{Cursor, TaggedValues};
-use super::{HEADER, Header, MAGIC, hash, slots};
+use super::{HEADER, ItemsHeader, MAGIC, hash, slots};
 use crate::error::{self, Error, Result};
 
 /// Collects items. Write the values of an item to `values`, then call `end_item`.
@@ -57,7 +57,7 @@ impl ItemWriter {
     }
 
     fn finish(mut self, table: Vec<u32>) -> Result<Vec<u8>> {
-        let mut kind = Kind::Unknown;
+        let mut kind = ItemKind::Unknown;
         for row in self.rows() {
             kind.widen(&mut Cursor { rest: row }, 0)?;
         }
@@ -65,7 +65,7 @@ impl ItemWriter {
         let mut fixed = kind.fixed_bytes();
         if fixed == Some(0) {
             // So that the number of items can be checked by the bytes.
-            (kind, fixed) = (Kind::Any, None);
+            (kind, fixed) = (ItemKind::Any, None);
         }
         let mut bytes = vec![0; HEADER];
         kind.write(&mut bytes);
@@ -82,7 +82,7 @@ impl ItemWriter {
         // What is no longer needed goes before the offsets come.
         self.values = TaggedValues::default();
         self.ends = Vec::new();
-        let header = Header {
+        let header = ItemsHeader {
             count,
             kind_bytes,
             rows_bytes: (bytes.len() - rows_start) as u64,

@@ -8,12 +8,12 @@ use super::header::{BLOCK, HeaderBlock, until_zero};
 const MOST_EXTENSION: u64 = 1 << 20;
 
 /// Random access to the bytes of an archive.
-pub(super) trait Bytes {
+pub(super) trait ArchiveBytes {
     /// Up to `length` bytes from `start`, fewer at the end.
     fn at(&mut self, start: u64, length: usize) -> Result<&[u8]>;
 }
 
-impl Bytes for &[u8] {
+impl ArchiveBytes for &[u8] {
     fn at(&mut self, start: u64, length: usize) -> Result<&[u8]> {
         let start = usize::try_from(start).map_or(self.len(), |start| start.min(self.len()));
         let end = start.saturating_add(length).min(self.len());
@@ -70,7 +70,7 @@ struct Extension {
 }
 
 /// Reads the headers at `start`.
-pub(super) fn entry(bytes: &mut impl Bytes, start: u64) -> Result<EntryStep> {
+pub(super) fn entry(bytes: &mut impl ArchiveBytes, start: u64) -> Result<EntryStep> {
     let mut extension = Extension::default();
     let mut at = start;
     loop {
@@ -136,7 +136,10 @@ pub(super) fn entry(bytes: &mut impl Bytes, start: u64) -> Result<EntryStep> {
 }
 
 /// Skips the blocks that continue the map of a sparse file.
-fn sparse_map(bytes: &mut impl Bytes, mut at: u64) -> Result<std::result::Result<u64, EntryStep>> {
+fn sparse_map(
+    bytes: &mut impl ArchiveBytes,
+    mut at: u64,
+) -> Result<std::result::Result<u64, EntryStep>> {
     loop {
         let block = bytes.at(at, BLOCK)?;
         let next = at.saturating_add(BLOCK as u64);

@@ -58,7 +58,7 @@ impl TarParser {
 
     /// Writes values with a row to their row and appends the others, each in the order of the fields.
     pub fn read(&self, span: &[u8], rows: &mut [Row], others: &mut Vec<Value>) -> Result<()> {
-        let sample = Found::of(span)?;
+        let sample = FoundMembers::of(span)?;
         self.fields.each(rows, others, |number, one, place| {
             if &*one.key == KEY {
                 let key = sample.members.first().map_or(&[][..], |member| member.key());
@@ -76,7 +76,7 @@ impl TarParser {
     /// The bytes of the image.
     pub fn picture<'a>(&self, span: &'a [u8]) -> Result<&'a [u8]> {
         let number = self.picture.ok_or_else(|| internal("no field is an image"))?;
-        let sample = Found::of(span)?;
+        let sample = FoundMembers::of(span)?;
         match sample.choose(&self.extensions[number]) {
             Some(member) => Ok(member.data),
             None => Err(sample.missing(&self.wanted[number])),
@@ -133,12 +133,12 @@ fn is_pickle(extension: &str) -> bool {
 }
 
 /// The members of a sample.
-struct Found<'a> {
+struct FoundMembers<'a> {
     members: Vec<Member<'a>>,
 }
 
-impl<'a> Found<'a> {
-    fn of(span: &'a [u8]) -> Result<Found<'a>> {
+impl<'a> FoundMembers<'a> {
+    fn of(span: &'a [u8]) -> Result<FoundMembers<'a>> {
         let members = members(span).collect::<Result<Vec<_>>>()?;
         let Some(first) = members.first() else {
             return Err(Error::new(Kind::CorruptRecord, "the sample has no members"));
@@ -148,7 +148,7 @@ impl<'a> Found<'a> {
             let what = format!("members {first} and {other} do not belong to one sample");
             return Err(Error::new(Kind::CorruptRecord, what));
         }
-        Ok(Found { members })
+        Ok(FoundMembers { members })
     }
 
     fn choose(&self, extensions: &[String]) -> Option<&Member<'a>> {
@@ -196,7 +196,7 @@ pub(crate) fn guess_from_corrupt(span: &[u8]) -> Vec<Wanted> {
 type Unread<'a> = &'a dyn Fn(Error) -> Result<(Type, Vec<usize>)>;
 
 fn guess_by(span: &[u8], unread: Unread<'_>) -> Result<Vec<Wanted>> {
-    let sample = Found::of(span)?;
+    let sample = FoundMembers::of(span)?;
     let mut wanted = vec![guessed(KEY, Type::Text, Shape::Fixed(Vec::new()))];
     for member in &sample.members {
         if is_pickle(&member.extension) {

@@ -16,7 +16,7 @@ fn span(members: &[(&str, &[u8])]) -> Vec<u8> {
     }
     let bytes = maker.done();
     let scanned = scan_bytes(&bytes);
-    assert_eq!((scanned.spans.len(), &scanned.damages[..]), (1, &[][..]));
+    assert_eq!((scanned.spans.len(), &scanned.corrupt[..]), (1, &[][..]));
     bytes[..scanned.spans[0].length as usize].to_vec()
 }
 

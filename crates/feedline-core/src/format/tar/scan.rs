@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use crate::error::Result;
 use crate::format::{ReadAt, Scanned};
 
-use super::entry::{Bytes, EntryStep, TarEntry, entry, padded, record, shown};
+use super::entry::{ArchiveBytes, EntryStep, TarEntry, entry, padded, record, shown};
 use super::header::{BLOCK, Claim, HeaderBlock};
 use super::sample::{MemberUse, SampleInProgress};
 
@@ -31,7 +31,7 @@ struct Window<'a, 'b> {
     filled: usize,
 }
 
-impl Bytes for Window<'_, '_> {
+impl ArchiveBytes for Window<'_, '_> {
     fn at(&mut self, start: u64, length: usize) -> Result<&[u8]> {
         let length = self.size.saturating_sub(start).min(length as u64) as usize;
         let end = self.start + self.filled as u64;
@@ -200,7 +200,7 @@ impl TarScan<'_, '_> {
 }
 
 /// The offset of the next good header after a block that is not a header; None if there is none.
-pub(super) fn resume(bytes: &mut impl Bytes, bad: u64, size: u64) -> Result<Option<u64>> {
+pub(super) fn resume(bytes: &mut impl ArchiveBytes, bad: u64, size: u64) -> Result<Option<u64>> {
     let block = bytes.at(bad, BLOCK)?;
     if block.len() < BLOCK {
         return Ok(None);
@@ -233,7 +233,7 @@ pub(super) fn resume(bytes: &mut impl Bytes, bad: u64, size: u64) -> Result<Opti
 
 /// Whether a good header is inside the data of a member that ends at `end`: no header precedes it, or it starts a whole
 /// archive with an end of its own.
-fn is_inside(bytes: &mut impl Bytes, mut at: u64, end: u64) -> Result<bool> {
+fn is_inside(bytes: &mut impl ArchiveBytes, mut at: u64, end: u64) -> Result<bool> {
     if at >= end {
         return Ok(true);
     }
@@ -247,7 +247,7 @@ fn is_inside(bytes: &mut impl Bytes, mut at: u64, end: u64) -> Result<bool> {
     Ok(false)
 }
 
-fn is_good(bytes: &mut impl Bytes, at: u64, zeros_count: bool) -> Result<bool> {
+fn is_good(bytes: &mut impl ArchiveBytes, at: u64, zeros_count: bool) -> Result<bool> {
     let block = bytes.at(at, BLOCK)?;
     Ok(block.len() == BLOCK
         && match HeaderBlock::of(block) {
@@ -320,5 +320,5 @@ fn push(scanned: &mut Scanned, pieces: &[ArchivePart]) {
     if length > 0 {
         reasons.push(format!("{length} bytes from byte {} on are skipped", first.start));
     }
-    scanned.push_damage(first.start, length, reasons.join("; "));
+    scanned.push_corrupt(first.start, length, reasons.join("; "));
 }

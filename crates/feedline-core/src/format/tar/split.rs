@@ -58,10 +58,10 @@ impl TarSplitter {
                 EntryStep::Short { within, .. } => {
                     let rest = &bytes[at as usize..];
                     if self.is_ended && open.is_none() && rest.iter().all(|byte| *byte == 0) {
-                        return Split::Passed(have);
+                        return Split::Ignored(have);
                     }
                     self.is_ended = true;
-                    return Split::Damaged(have, format!("the archive ends within {within}"));
+                    return Split::Corrupt(have, format!("the archive ends within {within}"));
                 }
                 EntryStep::Zeros => {
                     if let Some(open) = open {
@@ -69,7 +69,7 @@ impl TarSplitter {
                     }
                     self.zeros += 1;
                     self.is_ended = true;
-                    return Split::Passed(BLOCK);
+                    return Split::Ignored(BLOCK);
                 }
                 EntryStep::Bad { at: bad, why } => {
                     let next = resume(&mut &*bytes, bad, have as u64).ok().flatten();
@@ -82,7 +82,7 @@ impl TarSplitter {
                     self.zeros = 0;
                     self.is_ended |= is_end && next == have;
                     let what = format!("there is no header: {why}; {next} bytes are skipped");
-                    return Split::Damaged(next, what);
+                    return Split::Corrupt(next, what);
                 }
                 EntryStep::Entry(mut entry) => {
                     if self.zeros == 1 {
@@ -90,7 +90,7 @@ impl TarSplitter {
                         self.lost = Some(Vec::new());
                         let what =
                             "the single block of zeros before this is not an end marker".into();
-                        return Split::Damaged(0, what);
+                        return Split::Corrupt(0, what);
                     }
                     let part = MemberUse::of(&mut entry);
                     let is_other = match (&part, &open) {
@@ -111,15 +111,17 @@ impl TarSplitter {
                         self.is_ended = true;
                         let name = shown(&entry.name);
                         let what = format!("the archive ends within the data of member {name}");
-                        return Split::Damaged(have, what);
+                        return Split::Corrupt(have, what);
                     }
                     let end = entry.end.min(have as u64);
                     match part {
-                        MemberUse::Skipped if open.is_none() => return Split::Passed(end as usize),
+                        MemberUse::Skipped if open.is_none() => {
+                            return Split::Ignored(end as usize);
+                        }
                         MemberUse::Skipped => {}
                         MemberUse::Lost(why) => {
                             self.lost = Some(Vec::new());
-                            return Split::Damaged(end as usize, why);
+                            return Split::Corrupt(end as usize, why);
                         }
                         MemberUse::Member { key, problem } => {
                             let key = &entry.name[..key];
@@ -139,11 +141,11 @@ impl TarSplitter {
         let lost = self.lost.take();
         let is_rest = lost.as_ref() == Some(&open.key);
         match open.problem {
-            Some(problem) => Split::Damaged(length, problem),
+            Some(problem) => Split::Corrupt(length, problem),
             None if is_rest || (lost.is_some() && !self.whole.contains(&shape)) => {
                 let key = shown(&open.key);
                 let what = format!("sample {key} may lack members that were lost beside it");
-                Split::Damaged(length, what)
+                Split::Corrupt(length, what)
             }
             None => {
                 self.whole.insert(shape);
@@ -164,7 +166,7 @@ impl TarSplitter {
             true => "the archive ends without an end marker: it may be truncated",
             false => "the archive is empty",
         };
-        Split::Damaged(0, what.into())
+        Split::Corrupt(0, what.into())
     }
 }
 

@@ -40,18 +40,18 @@ fn read_span(span: &[u8]) -> Read {
 fn read_all(bytes: &[u8]) -> (Vec<Read>, Vec<String>) {
     let scanned = scan_bytes(bytes);
     check_cover(bytes, &scanned);
-    let is_damaged =
-        |number: usize| scanned.damages.iter().any(|damage| damage.span == number as u64);
-    let samples = scanned.spans.iter().enumerate().filter(|(number, _)| !is_damaged(*number));
+    let is_corrupt =
+        |number: usize| scanned.corrupt.iter().any(|corrupt| corrupt.span == number as u64);
+    let samples = scanned.spans.iter().enumerate().filter(|(number, _)| !is_corrupt(*number));
     let samples = samples.map(|(_, span)| {
         read_span(&bytes[span.start as usize..(span.start + span.length) as usize])
     });
-    (samples.collect(), scanned.damages.iter().map(|damage| damage.what.clone()).collect())
+    (samples.collect(), scanned.corrupt.iter().map(|corrupt| corrupt.what.clone()).collect())
 }
 
 /// The same by a stream in parts of this many bytes.
 fn read_stream(bytes: &[u8], part: usize) -> (Vec<Read>, Vec<String>) {
-    let (mut samples, mut damages) = (Vec::new(), Vec::new());
+    let (mut samples, mut corrupt) = (Vec::new(), Vec::new());
     let (mut start, mut end) = (0, 0);
     let mut splitter = TarSplitter::new();
     for _ in 0..10 * bytes.len() + 100 {
@@ -60,9 +60,9 @@ fn read_stream(bytes: &[u8], part: usize) -> (Vec<Read>, Vec<String>) {
                 samples.push(read_span(&bytes[start..start + length]));
                 start += length;
             }
-            Split::Passed(length) => start += length,
-            Split::Damaged(length, what) => {
-                damages.push(what);
+            Split::Ignored(length) => start += length,
+            Split::Corrupt(length, what) => {
+                corrupt.push(what);
                 start += length;
             }
             Split::More(length) => {
@@ -71,7 +71,7 @@ fn read_stream(bytes: &[u8], part: usize) -> (Vec<Read>, Vec<String>) {
             }
             Split::End => {
                 assert_eq!(start, bytes.len());
-                return (samples, damages);
+                return (samples, corrupt);
             }
         }
     }
@@ -248,11 +248,11 @@ fn a_second_member_with_an_extension_is_a_fault_of_that_sample_alone() {
     maker.file(Style::Ustar, "a.txt", b"1").file(Style::Ustar, "a.TXT", b"2");
     maker.file(Style::Ustar, "b.txt", b"3");
     let bytes = maker.done();
-    for (samples, damages) in [read_all(&bytes), read_stream(&bytes, 1)] {
+    for (samples, corrupt) in [read_all(&bytes), read_stream(&bytes, 1)] {
         assert_eq!(samples, [sample("b", &[("txt", b"3")])]);
         assert!(
-            damages.len() == 1 && damages[0].contains("\"a.TXT\" is the second"),
-            "{damages:?}"
+            corrupt.len() == 1 && corrupt[0].contains("\"a.TXT\" is the second"),
+            "{corrupt:?}"
         );
     }
 }
@@ -273,13 +273,13 @@ fn a_sparse_file_is_named_and_its_sample_skipped() {
     maker.0.append_pax_extensions([("GNU.sparse.name", &b"c.bin"[..])]).unwrap();
     maker.file(Style::Ustar, "x/c.bin", b"3").file(Style::Ustar, "d.txt", b"4");
     let bytes = maker.done();
-    for (samples, damages) in [read_all(&bytes), read_stream(&bytes, 1)] {
+    for (samples, corrupt) in [read_all(&bytes), read_stream(&bytes, 1)] {
         assert_eq!(samples, [sample("b", &[("txt", b"2")]), sample("d", &[("txt", b"4")])]);
         assert!(
-            damages.len() == 2 && damages[0].contains("\"a.bin\" is a sparse file"),
-            "{damages:?}"
+            corrupt.len() == 2 && corrupt[0].contains("\"a.bin\" is a sparse file"),
+            "{corrupt:?}"
         );
-        assert!(damages[1].contains("\"c.bin\" is a sparse file"), "{damages:?}");
+        assert!(corrupt[1].contains("\"c.bin\" is a sparse file"), "{corrupt:?}");
     }
 }
 
@@ -301,10 +301,10 @@ fn sizes_in_base_256_are_parsed_and_never_allocate() {
     header.as_old_mut().size = [0x80, 0, 0, 0, 0x7f, 255, 255, 255, 255, 255, 255, 255];
     header.set_cksum();
     bytes[..512].copy_from_slice(header.as_bytes());
-    let (samples, damages) = read_all(&bytes);
+    let (samples, corrupt) = read_all(&bytes);
     assert!(
-        samples.is_empty() && damages[0].contains("needs 9223372036854775807 bytes"),
-        "{damages:?}"
+        samples.is_empty() && corrupt[0].contains("needs 9223372036854775807 bytes"),
+        "{corrupt:?}"
     );
 }
 
@@ -323,9 +323,9 @@ fn an_appended_archive_is_read_and_garbage_there_is_reported() {
     assert_eq!(read_stream(&two, 100), ([&samples[..], &samples[..]].concat(), vec![]));
     for garbage in [&b"garbage"[..], &[7; 512], &[7; 1700]] {
         let bytes = [&one[..], garbage].concat();
-        for (found, damages) in [read_all(&bytes), read_stream(&bytes, 512)] {
+        for (found, corrupt) in [read_all(&bytes), read_stream(&bytes, 512)] {
             assert_eq!(found, samples);
-            assert_eq!(damages.len(), 1, "{damages:?}");
+            assert_eq!(corrupt.len(), 1, "{corrupt:?}");
         }
     }
 }
@@ -337,9 +337,9 @@ fn a_single_block_of_zeros_between_members_is_reported() {
     maker.file(Style::Ustar, "c.txt", b"").file(Style::Ustar, "d.txt", b"");
     let mut bytes = maker.done();
     bytes[512..1024].fill(0);
-    for (samples, damages) in [read_all(&bytes), read_stream(&bytes, 512)] {
+    for (samples, corrupt) in [read_all(&bytes), read_stream(&bytes, 512)] {
         assert_eq!(samples.len(), 3);
-        assert!(damages.len() == 1 && damages[0].contains("single block of zeros"), "{damages:?}");
+        assert!(corrupt.len() == 1 && corrupt[0].contains("single block of zeros"), "{corrupt:?}");
     }
 }
 
@@ -353,9 +353,9 @@ fn a_nested_archive_stays_hidden_when_its_header_is_corrupt() {
     let mut bytes = maker.done();
     let second = 512 + inner.len();
     bytes[second] ^= 1;
-    let (samples, damages) = read_all(&bytes);
+    let (samples, corrupt) = read_all(&bytes);
     let keys: Vec<_> = samples.iter().map(|(key, _)| &**key).collect();
-    assert_eq!((keys, damages.len()), (vec!["a", "c", "d", "e"], 1));
+    assert_eq!((keys, corrupt.len()), (vec!["a", "c", "d", "e"], 1));
 }
 
 #[test]
@@ -364,9 +364,9 @@ fn an_empty_file_and_a_missing_end_marker_are_reported() {
     assert_eq!(read_stream(&[], 1).1, ["the archive is empty"]);
     let bytes = small();
     let end = bytes.len() - 1024;
-    for (samples, damages) in [read_all(&bytes[..end]), read_stream(&bytes[..end], 512)] {
+    for (samples, corrupt) in [read_all(&bytes[..end]), read_stream(&bytes[..end], 512)] {
         assert_eq!(samples.len(), 5);
-        assert!(damages.len() == 1 && damages[0].contains("without an end marker"), "{damages:?}");
+        assert!(corrupt.len() == 1 && corrupt[0].contains("without an end marker"), "{corrupt:?}");
     }
     assert_eq!(read_all(&bytes[..end + 512]).1, Vec::<String>::new());
 }
@@ -387,16 +387,16 @@ fn a_global_header_is_skipped_unless_it_changes_members() {
         maker.file(Style::Ustar, "c.txt", b"2");
         read_all(&maker.done())
     };
-    let (samples, damages) = global(b"16 comment=abcd\n");
-    assert_eq!((samples.len(), damages), (3, vec![]));
-    let (samples, damages) = global(b"12 path=abc\n");
+    let (samples, corrupt) = global(b"16 comment=abcd\n");
+    assert_eq!((samples.len(), corrupt), (3, vec![]));
+    let (samples, corrupt) = global(b"12 path=abc\n");
     assert_eq!(samples.len(), 3);
-    assert!(damages[0].contains("sets the path of all members"), "{damages:?}");
+    assert!(corrupt[0].contains("sets the path of all members"), "{corrupt:?}");
 }
 
 /// Where each byte of an archive belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Region {
+enum ByteRegion {
     /// A header block.
     Header,
     /// The text of a long name or an extended header.
@@ -409,18 +409,22 @@ enum Region {
     End,
 }
 
-fn places(bytes: &[u8]) -> Vec<Region> {
-    let mut places = vec![Region::End; bytes.len()];
+fn places(bytes: &[u8]) -> Vec<ByteRegion> {
+    let mut places = vec![ByteRegion::End; bytes.len()];
     let mut archive = tar::Archive::new(bytes);
     for (number, entry) in archive.entries().unwrap().raw(true).enumerate() {
         let entry = entry.unwrap();
         let header = entry.raw_header_position() as usize;
         let data = entry.raw_file_position() as usize;
         let size = entry.size() as usize;
-        places[header..data].fill(Region::Header);
+        places[header..data].fill(ByteRegion::Header);
         let is_name = matches!(entry.header().entry_type().as_byte(), b'x' | b'L');
-        places[data..data + size].fill(if is_name { Region::Name } else { Region::Data(number) });
-        places[data + size..(data + size).next_multiple_of(512)].fill(Region::Filling);
+        places[data..data + size].fill(if is_name {
+            ByteRegion::Name
+        } else {
+            ByteRegion::Data(number)
+        });
+        places[data + size..(data + size).next_multiple_of(512)].fill(ByteRegion::Filling);
     }
     places
 }
@@ -438,15 +442,15 @@ fn every_flipped_byte_is_noticed_or_harmless_but_in_data_and_in_long_names() {
             if mask == 0 {
                 continue;
             }
-            let (samples, damages) = read_all(&flipped);
-            let (streamed, stream_damages) = read_stream(&flipped, 4096);
-            assert_eq!(damages.is_empty(), stream_damages.is_empty(), "byte {at}: {damages:?}");
+            let (samples, corrupt) = read_all(&flipped);
+            let (streamed, stream_corrupt) = read_stream(&flipped, 4096);
+            assert_eq!(corrupt.is_empty(), stream_corrupt.is_empty(), "byte {at}: {corrupt:?}");
             match place {
-                Region::Header | Region::End if damages.is_empty() => {
+                ByteRegion::Header | ByteRegion::End if corrupt.is_empty() => {
                     assert_eq!(samples, whole, "byte {at}");
                     assert_eq!(streamed, whole, "byte {at}");
                 }
-                Region::Header | Region::End => {
+                ByteRegion::Header | ByteRegion::End => {
                     assert!(
                         samples.iter().all(|sample| whole.contains(sample)),
                         "byte {at}: {samples:?}"
@@ -456,18 +460,20 @@ fn every_flipped_byte_is_noticed_or_harmless_but_in_data_and_in_long_names() {
                         "byte {at}: {streamed:?}"
                     );
                     // One sample, or two if it is unclear which one the member belonged to.
-                    assert!(samples.len() + 2 >= whole.len(), "byte {at}: {damages:?}");
+                    assert!(samples.len() + 2 >= whole.len(), "byte {at}: {corrupt:?}");
                 }
-                Region::Filling => assert_eq!((&samples, damages.len()), (&whole, 0), "byte {at}"),
-                Region::Data(_) => {
-                    assert_eq!(damages.len(), 0, "byte {at}");
+                ByteRegion::Filling => {
+                    assert_eq!((&samples, corrupt.len()), (&whole, 0), "byte {at}")
+                }
+                ByteRegion::Data(_) => {
+                    assert_eq!(corrupt.len(), 0, "byte {at}");
                     let changed: usize =
                         samples.iter().zip(&whole).map(|(now, then)| differences(now, then)).sum();
                     assert_eq!((samples.len(), changed), (whole.len(), 1), "byte {at}");
                 }
-                Region::Name => {
+                ByteRegion::Name => {
                     // Such a text has no checksum: a member may get another name.
-                    unnoticed_names += usize::from(damages.is_empty() && samples != whole);
+                    unnoticed_names += usize::from(corrupt.is_empty() && samples != whole);
                 }
             }
         }
@@ -490,11 +496,11 @@ fn every_truncation_is_noticed_except_in_the_second_end_block() {
     let bytes = small();
     let (whole, _) = read_all(&bytes);
     for end in 0..bytes.len() {
-        let (samples, damages) = read_all(&bytes[..end]);
-        let (streamed, stream_damages) = read_stream(&bytes[..end], 4096);
+        let (samples, corrupt) = read_all(&bytes[..end]);
+        let (streamed, stream_corrupt) = read_stream(&bytes[..end], 4096);
         let is_marked = end >= bytes.len() - 512;
-        assert_eq!(damages.is_empty(), is_marked, "truncated at {end}: {damages:?}");
-        assert_eq!(stream_damages.is_empty(), is_marked, "truncated at {end}: {stream_damages:?}");
+        assert_eq!(corrupt.is_empty(), is_marked, "truncated at {end}: {corrupt:?}");
+        assert_eq!(stream_corrupt.is_empty(), is_marked, "truncated at {end}: {stream_corrupt:?}");
         if is_marked {
             assert_eq!((&samples, &streamed), (&whole, &whole));
         }
@@ -597,7 +603,7 @@ proptest! {
         let mut start = 0;
         for _ in 0..bytes.len() + 10 {
             match splitter.split(&bytes[start..], true) {
-                Split::Record(length) | Split::Passed(length) | Split::Damaged(length, _) => start += length,
+                Split::Record(length) | Split::Ignored(length) | Split::Corrupt(length, _) => start += length,
                 Split::More(_) => panic!("there is no more"),
                 Split::End => break,
             }
@@ -659,9 +665,9 @@ fn webdataset_reads_the_same_samples() {
                 (sample["__key__"].as_str().unwrap().to_owned(), members.collect())
             })
             .collect();
-        for (mut samples, damages) in [read_all(bytes), read_stream(bytes, 700)] {
+        for (mut samples, corrupt) in [read_all(bytes), read_stream(bytes, 700)] {
             samples.iter_mut().for_each(|(_, members)| members.sort());
-            assert_eq!((&samples, damages.len()), (&wanted, 0), "{name}: {damages:?}");
+            assert_eq!((&samples, corrupt.len()), (&wanted, 0), "{name}: {corrupt:?}");
         }
     }
 }

@@ -125,7 +125,7 @@ mod tests {
             let bytes = archive(&members);
             prop_assert_eq!(by_the_crate(&bytes), members.clone());
             let scanned = scan_bytes(&bytes);
-            prop_assert_eq!((scanned.spans.len(), scanned.damages), (2, vec![]));
+            prop_assert_eq!((scanned.spans.len(), scanned.corrupt), (2, vec![]));
             let span = scanned.spans[0];
             let span = &bytes[span.start as usize..(span.start + span.length) as usize];
             let first = super::super::members(span).next().unwrap().unwrap();

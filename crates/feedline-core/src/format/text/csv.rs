@@ -115,8 +115,8 @@ pub(crate) fn scan_csv(
     let splitter = CsvSplitter::new(delimiter, columns);
     match splitter.header(&head[..filled], filled as u64 == size) {
         Ok(Some(start)) => scan.rows(start as u64)?,
-        Ok(None) => scan.scanned.push_damage(0, size, "the first row does not end"),
-        Err(what) => scan.scanned.push_damage(0, size, what),
+        Ok(None) => scan.scanned.push_corrupt(0, size, "the first row does not end"),
+        Err(what) => scan.scanned.push_corrupt(0, size, what),
     }
     Ok(scan.scanned)
 }
@@ -171,14 +171,14 @@ impl CsvScan<'_, '_> {
             let line = if self.open_quotes < MOST_OPEN_QUOTES { self.line_end(begin)? } else { at };
             self.open_quotes += 1;
             let what = format!("a quote in the row at byte {begin} is never closed");
-            self.scanned.push_damage(begin, line - begin, what);
+            self.scanned.push_corrupt(begin, line - begin, what);
             walker.restart();
             (at, start) = (line, None);
         }
         if at < self.size {
             let what =
                 format!("the file shrank from {} to {at} bytes while it was read", self.size);
-            self.scanned.push_damage(at, 0, what);
+            self.scanned.push_corrupt(at, 0, what);
         }
         Ok(())
     }
@@ -234,27 +234,27 @@ impl CsvSplitter {
         }
         let more = || Split::More(bytes.len().saturating_mul(2).max(4096));
         if self.is_given_up {
-            return Split::Passed(bytes.len());
+            return Split::Ignored(bytes.len());
         }
         if !self.is_past_header {
             return match self.header(bytes, is_end) {
                 Ok(Some(length)) => {
                     self.is_past_header = true;
-                    Split::Passed(length)
+                    Split::Ignored(length)
                 }
                 Ok(None) if is_end => {
-                    Split::Damaged(bytes.len(), "the first row does not end".into())
+                    Split::Corrupt(bytes.len(), "the first row does not end".into())
                 }
                 Ok(None) => more(),
                 Err(what) => {
                     self.is_given_up = true;
-                    Split::Damaged(bytes.len(), what)
+                    Split::Corrupt(bytes.len(), what)
                 }
             };
         }
         let blank = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         if blank > 0 {
-            return Split::Passed(blank);
+            return Split::Ignored(blank);
         }
         let walker = &mut self.walker;
         walker.restart();
@@ -264,7 +264,7 @@ impl CsvSplitter {
             None if !walker.is_quoted() => Split::Record(bytes.len()),
             None => {
                 let line = memchr::memchr(b'\n', bytes).map_or(bytes.len(), |newline| newline + 1);
-                Split::Damaged(line, "a quote in the row is never closed".into())
+                Split::Corrupt(line, "a quote in the row is never closed".into())
             }
         }
     }

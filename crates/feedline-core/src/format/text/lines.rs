@@ -31,7 +31,7 @@ pub(crate) fn scan_lines(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
         at += filled as u64;
         if filled < wanted {
             let what = format!("the file shrank from {size} to {at} bytes while it was read");
-            scanned.push_damage(start, at - start, what);
+            scanned.push_corrupt(start, at - start, what);
             return Ok(scanned);
         }
     }
@@ -47,7 +47,7 @@ pub(crate) fn split_lines(bytes: &[u8], is_first: bool, is_end: bool) -> Split {
         return if is_end { Split::End } else { Split::More(1) };
     }
     if is_first && bytes.starts_with(BYTE_ORDER_MARK) {
-        return Split::Passed(BYTE_ORDER_MARK.len());
+        return Split::Ignored(BYTE_ORDER_MARK.len());
     }
     let length = match memchr(b'\n', bytes) {
         Some(newline) => newline + 1,
@@ -56,7 +56,7 @@ pub(crate) fn split_lines(bytes: &[u8], is_first: bool, is_end: bool) -> Split {
         None => return Split::More(bytes.len().saturating_mul(2).max(4096)),
     };
     match bytes[..length].trim_ascii().is_empty() {
-        true => Split::Passed(length),
+        true => Split::Ignored(length),
         false => Split::Record(length),
     }
 }

@@ -28,11 +28,11 @@ fn scanned(
     for (number, span) in made.spans.iter().enumerate() {
         assert!(span.start >= end && span.start + span.length <= bytes.len() as u64);
         end = span.start + span.length;
-        if made.damages.iter().all(|damage| damage.span != number as u64) {
+        if made.corrupt.iter().all(|corrupt| corrupt.span != number as u64) {
             records.push(bytes[span.start as usize..end as usize].to_vec());
         }
     }
-    (records, made.damages.into_iter().map(|damage| damage.what).collect())
+    (records, made.corrupt.into_iter().map(|corrupt| corrupt.what).collect())
 }
 
 fn streamed(
@@ -40,7 +40,7 @@ fn streamed(
     part: usize,
     mut split: impl FnMut(&[u8], bool) -> Split,
 ) -> (Vec<Vec<u8>>, Vec<String>) {
-    let (mut records, mut damages) = (Vec::new(), Vec::new());
+    let (mut records, mut corrupt) = (Vec::new(), Vec::new());
     let (mut start, mut end) = (0, 0);
     for _ in 0..bytes.len() * 4 + 100 {
         match split(&bytes[start..end], end == bytes.len()) {
@@ -48,9 +48,9 @@ fn streamed(
                 records.push(bytes[start..start + length].to_vec());
                 start += length;
             }
-            Split::Passed(length) => start += length,
-            Split::Damaged(length, what) => {
-                damages.push(what);
+            Split::Ignored(length) => start += length,
+            Split::Corrupt(length, what) => {
+                corrupt.push(what);
                 start += length;
             }
             Split::More(length) => {
@@ -59,7 +59,7 @@ fn streamed(
             }
             Split::End => {
                 assert_eq!(start, bytes.len());
-                return (records, damages);
+                return (records, corrupt);
             }
         }
     }
@@ -220,7 +220,7 @@ fn errors_in_json_name_what_was_found() {
         fixed("big", Type::Float32, &[]),
         variable("t", Type::Text, &[]),
     ];
-    let mut told: Vec<_> = wrong
+    let mut messages: Vec<_> = wrong
         .into_iter()
         .map(|wanted| {
             let error = json_as_text(line, &[wanted]).unwrap_err();
@@ -230,9 +230,9 @@ fn errors_in_json_name_what_was_found() {
         .collect();
     for line in ["{\"a\": 1,}", "{\"a\": tru}", "", "{\"a\": 1} 2", "\u{0}", "[1]"] {
         let error = json_as_text(line, &[fixed("a", Type::Int64, &[])]).unwrap_err();
-        told.push(format!("{}: {}", error.kind().name(), error.message()));
+        messages.push(format!("{}: {}", error.kind().name(), error.message()));
     }
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(messages.join("\n"), @r#"
     no value for key "x", the line has a, t, m, n, l, big
     key "n" is null, expected a value
     key "a" holds 1.5, expected a number of int64
@@ -328,7 +328,7 @@ fn csv_is_read_by_the_names_of_its_columns() {
     let row = "7,\"a \"\"b\"\"\nc\",1.5 2,\"{\"\"k\"\": 1}\"\r\n";
     let values_as_text = csv_as_text(row, &columns, &wanted).unwrap();
     assert_eq!(values_as_text, ["[1.5, 2.0]", "[7]", "a \"b\"\nc", "{\"k\": 1}", "[2] [1.5, 2.0]"]);
-    let told = [
+    let messages = [
         ("7,x,1 2\n", Kind::CorruptRecord),
         ("7,x,1 2,3,\"4\n5\"\n", Kind::CorruptRecord),
         ("x,x,1 2,3\n", Kind::InvalidField),
@@ -341,7 +341,7 @@ fn csv_is_read_by_the_names_of_its_columns() {
         assert_eq!(error.kind(), kind, "{error}");
         error.message().to_owned()
     });
-    insta::assert_snapshot!(told.join("\n"), @r#"
+    insta::assert_snapshot!(messages.join("\n"), @r#"
     the row has 3 values, expected 4 columns
     the row has 5 values over 2 lines, expected 4 columns
     column "id" holds "x", expected a number of int64
@@ -369,33 +369,33 @@ fn the_first_row_names_the_columns_and_must_be_the_same_in_every_file() {
     }
     let columns = ["a".to_owned(), "b".to_owned()];
     let bytes = b"b,a\n1,2\n3,4\n";
-    let (rows, damages) = scanned(bytes, |size, read| scan_csv(size, b',', &columns, read));
+    let (rows, corrupt) = scanned(bytes, |size, read| scan_csv(size, b',', &columns, read));
     assert!(rows.is_empty());
-    assert_eq!(damages, ["its columns are b, a, those of the first file a, b"]);
+    assert_eq!(corrupt, ["its columns are b, a, those of the first file a, b"]);
     let mut splitter = CsvSplitter::new(b',', &columns);
     let from_stream = streamed(bytes, 1, |bytes, is_end| splitter.split(bytes, is_end));
-    assert_eq!(from_stream, (rows, damages));
+    assert_eq!(from_stream, (rows, corrupt));
 }
 
 #[test]
 fn an_unclosed_quote_costs_its_line_and_not_the_file() {
     let bytes = b"a,b\n1,2\n3,\"x\n5,6\n7,8\n";
     let columns = ["a".to_owned(), "b".to_owned()];
-    let (rows, damages) = scanned(bytes, |size, read| scan_csv(size, b',', &columns, read));
+    let (rows, corrupt) = scanned(bytes, |size, read| scan_csv(size, b',', &columns, read));
     assert_eq!(rows, [b"1,2\n", b"5,6\n", b"7,8\n"]);
-    assert_eq!(damages, ["a quote in the row at byte 8 is never closed"]);
+    assert_eq!(corrupt, ["a quote in the row at byte 8 is never closed"]);
     let mut splitter = CsvSplitter::new(b',', &columns);
-    let (from_stream, damages) = streamed(bytes, 1, |bytes, is_end| splitter.split(bytes, is_end));
-    assert_eq!((from_stream, damages.len()), (rows, 1));
+    let (from_stream, corrupt) = streamed(bytes, 1, |bytes, is_end| splitter.split(bytes, is_end));
+    assert_eq!((from_stream, corrupt.len()), (rows, 1));
 }
 
 #[test]
 fn a_byte_order_mark_counts_only_at_the_beginning_of_a_file() {
     let bytes = "\u{feff}a,b\n\u{feff}1,2\n\u{feff}\n3,4\n".as_bytes();
     let columns = ["a".to_owned(), "b".to_owned()];
-    let (rows, damages) = scanned(bytes, |size, read| scan_csv(size, b',', &columns, read));
+    let (rows, corrupt) = scanned(bytes, |size, read| scan_csv(size, b',', &columns, read));
     let expected = ["\u{feff}1,2\n", "\u{feff}\n", "3,4\n"].map(str::as_bytes);
-    assert_eq!((&*rows, damages.len()), (&expected.map(<[u8]>::to_vec)[..], 0));
+    assert_eq!((&*rows, corrupt.len()), (&expected.map(<[u8]>::to_vec)[..], 0));
     for size in 1..bytes.len() {
         let mut splitter = CsvSplitter::new(b',', &columns);
         let from_stream = streamed(bytes, size, |bytes, is_end| splitter.split(bytes, is_end));
@@ -475,8 +475,8 @@ proptest! {
             text.push_str(newline);
         }
         let columns = ["x", "y", "z"].map(str::to_owned);
-        let (records, damages) = scanned(text.as_bytes(), |size, read| scan_csv(size, b',', &columns, read));
-        prop_assert_eq!(&damages, &Vec::<String>::new());
+        let (records, corrupt) = scanned(text.as_bytes(), |size, read| scan_csv(size, b',', &columns, read));
+        prop_assert_eq!(&corrupt, &Vec::<String>::new());
         let wanted = ["x", "y", "z"].map(|name| fixed(name, Type::Text, &[]));
         let cells: Vec<_> = records
             .iter()
@@ -487,9 +487,9 @@ proptest! {
         let trimmed = |records: Vec<Vec<u8>>| -> Vec<Vec<u8>> {
             records.into_iter().map(|record| record.trim_ascii_end().to_vec()).collect()
         };
-        let (from_stream, damages) =
+        let (from_stream, corrupt) =
             streamed(text.as_bytes(), part, |bytes, is_end| splitter.split(bytes, is_end));
-        prop_assert_eq!((trimmed(from_stream), damages.len()), (trimmed(records), 0));
+        prop_assert_eq!((trimmed(from_stream), corrupt.len()), (trimmed(records), 0));
     }
 
     #[test]
@@ -527,8 +527,8 @@ fn a_flipped_byte_affects_only_adjacent_lines() {
         for mask in 1..=255 {
             let mut flipped = bytes.clone();
             flipped[at] ^= mask;
-            let (found, damages) = scanned(&flipped, scan_lines);
-            assert!(damages.is_empty());
+            let (found, corrupt) = scanned(&flipped, scan_lines);
+            assert!(corrupt.is_empty());
             let hit = at / length;
             let untouched = lines.iter().enumerate().filter(|(number, _)| {
                 *number != hit && !(at % length == length - 1 && *number == hit + 1)
@@ -555,18 +555,22 @@ fn a_flipped_byte_of_csv_never_panics_and_every_byte_is_in_a_span() {
         for mask in 1..=255 {
             let mut flipped = bytes.clone();
             flipped[at] ^= mask;
-            let (rows, damages) =
+            let (rows, corrupt) =
                 scanned(&flipped, |size, read| scan_csv(size, b',', &columns, read));
-            assert!(!rows.is_empty() || !damages.is_empty(), "byte {at}");
+            assert!(!rows.is_empty() || !corrupt.is_empty(), "byte {at}");
             if at < 4 {
                 // Other kinds of newlines, and quotes or spaces around a name, do not change the columns.
                 let is_same = !rows.is_empty();
-                assert!(!is_same || damages.is_empty(), "byte {at}");
+                assert!(!is_same || corrupt.is_empty(), "byte {at}");
             }
             let mut splitter = CsvSplitter::new(b',', &columns);
-            let (from_stream, told) =
+            let (from_stream, stream_corrupt) =
                 streamed(&flipped, 7, |bytes, is_end| splitter.split(bytes, is_end));
-            assert_eq!((from_stream.len(), told.len()), (rows.len(), damages.len()), "byte {at}");
+            assert_eq!(
+                (from_stream.len(), stream_corrupt.len()),
+                (rows.len(), corrupt.len()),
+                "byte {at}"
+            );
         }
     }
 }

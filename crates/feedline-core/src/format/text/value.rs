@@ -40,20 +40,20 @@ impl JsonType {
 }
 
 /// The entries of an object, or the values of a list with empty keys.
-pub(super) struct Parts<'a> {
+pub(super) struct ValueParts<'a> {
     rest: &'a str,
     is_object: bool,
 }
 
 /// The parts of an object or of a list; none for other values.
-pub(super) fn parts(value: &str) -> Parts<'_> {
+pub(super) fn parts(value: &str) -> ValueParts<'_> {
     let is_object = JsonType::of(value) == JsonType::Object;
     let is_list = JsonType::of(value) == JsonType::List;
     let rest = if is_object || is_list { &value[1..] } else { "" };
-    Parts { rest, is_object }
+    ValueParts { rest, is_object }
 }
 
-impl<'a> Iterator for Parts<'a> {
+impl<'a> Iterator for ValueParts<'a> {
     type Item = (&'a str, &'a str);
 
     fn next(&mut self) -> Option<(&'a str, &'a str)> {

@@ -34,12 +34,12 @@ pub(super) enum Version {
 
 /// A control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct ControlGroup {
     pub(super) version: Version,
     pub(super) folder: PathBuf,
 }
 
-impl Group {
+impl ControlGroup {
     /// The text of a file of the group.
     pub(super) fn read(&self, files: &dyn MachineFiles, name: &str) -> Option<String> {
         files.read(&self.folder.join(name))
@@ -62,7 +62,7 @@ pub(super) fn groups(
     files: &dyn MachineFiles,
     process: &Path,
     controller: Controller,
-) -> Vec<Group> {
+) -> Vec<ControlGroup> {
     let text = files.read(&process.join("cgroup")).unwrap_or_default();
     // The groups are read from this process, so its mounts count.
     let mounts = files.read(Path::new("/proc/self/mountinfo")).map(|text| mounts(&text));
@@ -83,7 +83,9 @@ pub(super) fn groups(
         for mount in mounts.iter().filter(holds) {
             let inside = inside(path, &mount.root);
             groups.extend(
-                inside.ancestors().map(|part| Group { version, folder: mount.point.join(part) }),
+                inside
+                    .ancestors()
+                    .map(|part| ControlGroup { version, folder: mount.point.join(part) }),
             );
         }
     }

@@ -10,7 +10,7 @@ use super::text::{self, ProcessLimit};
 
 /// Open files: descriptors of a process, and files of the whole system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct OpenFiles {
+pub struct DescriptorLimits {
     /// The limit of the process.
     pub limit: Option<ProcessLimit>,
     /// Descriptors that the process has open.
@@ -21,13 +21,13 @@ pub struct OpenFiles {
     pub system_limit: Option<u64>,
 }
 
-impl OpenFiles {
+impl DescriptorLimits {
     /// Reads them for a process, from its folder in /proc.
-    pub fn read(files: &dyn MachineFiles, process: &Path) -> OpenFiles {
+    pub fn read(files: &dyn MachineFiles, process: &Path) -> DescriptorLimits {
         let limits = files.read(&process.join("limits"));
         let system = files.read(Path::new("/proc/sys/fs/file-nr")).unwrap_or_default();
         let system: Vec<Option<u64>> = system.split_whitespace().map(text::number).collect();
-        OpenFiles {
+        DescriptorLimits {
             limit: limits.and_then(|text| text::process_limit(&text, "Max open files")),
             open: files.names(&process.join("fd")).map(|names| names.len() as u64),
             system_open: system.first().copied().flatten(),
@@ -85,20 +85,20 @@ mod tests {
              == names /proc/7/fd\n0 1 2 7\n== /proc/sys/fs/file-nr\n503\t0\t2465620\n",
         );
         assert_eq!(
-            OpenFiles::read(&files, Path::new("/proc/7")),
-            OpenFiles {
+            DescriptorLimits::read(&files, Path::new("/proc/7")),
+            DescriptorLimits {
                 limit: Some(ProcessLimit { soft: Some(1024), hard: Some(4096) }),
                 open: Some(4),
                 system_open: Some(503),
                 system_limit: Some(2_465_620),
             }
         );
-        assert_eq!(OpenFiles::read(&files, Path::new("/proc/8")).limit, None);
+        assert_eq!(DescriptorLimits::read(&files, Path::new("/proc/8")).limit, None);
     }
 
     #[test]
     fn a_system_without_a_limit_has_none() {
         let files = RecordedFiles::parse("== /proc/sys/fs/file-nr\n503\t0\t9223372036854775807\n");
-        assert_eq!(OpenFiles::read(&files, Path::new("/proc/self")).system_limit, None);
+        assert_eq!(DescriptorLimits::read(&files, Path::new("/proc/self")).system_limit, None);
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::cgroup::{self, Controller, Group, Version};
+use super::cgroup::{self, ControlGroup, Controller, Version};
 use super::files::MachineFiles;
 use super::text::{self, Pressure, named_number, number};
 
@@ -164,7 +164,7 @@ impl Memory {
     }
 }
 
-fn memory_group(files: &dyn MachineFiles, group: &Group) -> Option<MemoryGroup> {
+fn memory_group(files: &dyn MachineFiles, group: &ControlGroup) -> Option<MemoryGroup> {
     let amount = |name: &str| number(&group.read(files, name)?);
     let stat = group.read(files, "memory.stat").unwrap_or_default();
     let found = match group.version {
@@ -202,7 +202,7 @@ fn memory_group(files: &dyn MachineFiles, group: &Group) -> Option<MemoryGroup> 
 /// The number of kills by the OOM killer: in the innermost memory group of the process that counts them, and
 /// on the whole machine. `None` if they are not counted.
 pub(super) fn kills(files: &dyn MachineFiles, process: &Path) -> (Option<u64>, Option<u64>) {
-    let in_group = |group: &Group| {
+    let in_group = |group: &ControlGroup| {
         let name = match group.version {
             Version::One => "memory.oom_control",
             Version::Two => "memory.events",

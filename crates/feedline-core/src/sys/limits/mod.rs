@@ -16,7 +16,7 @@ use std::path::Path;
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
-pub use descriptors::{OpenFiles, RaisedLimit, raise_open_files};
+pub use descriptors::{DescriptorLimits, RaisedLimit, raise_open_files};
 pub(crate) use descriptors::{most_open_files, open_files};
 pub use files::{MachineFiles, RealFiles, RecordedFiles, RecordingFiles, Room, process_folder};
 pub use kernel::KernelSettings;
@@ -34,7 +34,7 @@ const UNKNOWN_MEMORY: u64 = 1 << 30;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Machine {
     /// Open files.
-    pub open_files: OpenFiles,
+    pub open_files: DescriptorLimits,
     /// Processes and threads.
     pub tasks: Tasks,
     /// Memory.
@@ -56,7 +56,7 @@ impl Machine {
     /// Reads what a machine allows a process, from its folder in /proc.
     pub fn read(files: &dyn MachineFiles, process: &Path) -> Machine {
         Machine {
-            open_files: OpenFiles::read(files, process),
+            open_files: DescriptorLimits::read(files, process),
             tasks: Tasks::read(files, process),
             memory: Memory::read(files, process),
             processors: Processors::read(files, process),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::cgroup::{self, Controller, Group, Version};
+use super::cgroup::{self, ControlGroup, Controller, Version};
 use super::files::MachineFiles;
 use super::text::{self, Pressure};
 
@@ -84,7 +84,7 @@ fn affinity(files: &dyn MachineFiles, process: &Path) -> Option<u64> {
     text::list_length(list)
 }
 
-fn cpuset(files: &dyn MachineFiles, group: &Group) -> Option<u64> {
+fn cpuset(files: &dyn MachineFiles, group: &ControlGroup) -> Option<u64> {
     let names: &[&str] = match group.version {
         Version::One => &["cpuset.effective_cpus", "cpuset.cpus"],
         Version::Two => &["cpuset.cpus.effective"],
@@ -92,7 +92,7 @@ fn cpuset(files: &dyn MachineFiles, group: &Group) -> Option<u64> {
     names.iter().find_map(|name| text::list_length(&group.read(files, name)?))
 }
 
-fn quota(files: &dyn MachineFiles, group: &Group) -> Option<Quota> {
+fn quota(files: &dyn MachineFiles, group: &ControlGroup) -> Option<Quota> {
     let (quota, period) = match group.version {
         Version::One => {
             (group.read(files, "cpu.cfs_quota_us")?, group.read(files, "cpu.cfs_period_us")?)

@@ -30,7 +30,7 @@ impl PromiseChecker {
             | SupervisorAction::Stalled { .. }
             | SupervisorAction::RestartedFresh { .. }
             | SupervisorAction::CapacityChanged { .. }
-            | SupervisorAction::Retired { .. }
+            | SupervisorAction::Renewed { .. }
             | SupervisorAction::Fail(_) => false,
             SupervisorAction::Stop { .. }
             | SupervisorAction::Kill { .. }
@@ -90,10 +90,10 @@ impl PromiseChecker {
             SupervisorAction::CapacityChanged { most, shortage } => {
                 self.check_capacity_changed(*most, *shortage)?
             }
-            SupervisorAction::Retired { incarnation } => {
-                let place = expected.retired.iter().position(|other| other == incarnation);
-                let place = place.ok_or_else(|| format!("{incarnation:?} has not retired"))?;
-                expected.retired.remove(place);
+            SupervisorAction::Renewed { incarnation } => {
+                let place = expected.renewed.iter().position(|other| other == incarnation);
+                let place = place.ok_or_else(|| format!("{incarnation:?} was not renewed"))?;
+                expected.renewed.remove(place);
             }
             SupervisorAction::Fork { incarnation } => {
                 self.check_fork(*incarnation, expected, now)?
@@ -222,7 +222,7 @@ impl PromiseChecker {
         ensure(pin.is_none_or(|worker_id| worker_id == incarnation.worker_id), || {
             format!("{task} went to {incarnation:?}")
         })?;
-        let wanted = task_record.trial.map(|(_, position)| position);
+        let wanted = task_record.trial.map(|(_, offset)| offset);
         ensure(wanted == trial, || format!("{task} was sent with {trial:?} for {wanted:?}"))?;
         if let Some((worker_id, _)) = task_record.trial {
             ensure(worker_id == incarnation.worker_id, || {

@@ -7,7 +7,7 @@ use crate::worker::supervisor::{
     ExitKind, GiveUpReason, Incarnation, RunFailure, Shortage, TaskNumber, WorkerStage,
 };
 
-/// How many times this position is in the list.
+/// How many times this offset is in the list.
 fn count(list: &[Option<u64>], at: Option<u64>) -> u32 {
     list.iter().filter(|other| **other == at).count() as u32
 }
@@ -61,8 +61,7 @@ impl PromiseChecker {
         for task in worker.assigned {
             let task_record = &mut self.tasks[task as usize];
             task_record.held = false;
-            task_record.trial =
-                worker.trial.map(|position| (worker.incarnation.worker_id, position));
+            task_record.trial = worker.trial.map(|offset| (worker.incarnation.worker_id, offset));
         }
     }
 
@@ -173,10 +172,10 @@ impl PromiseChecker {
         for task in &assigned {
             let task_record = &mut self.tasks[*task as usize];
             task_record.held = false;
-            task_record.trial = trial.map(|position| (incarnation.worker_id, position));
+            task_record.trial = trial.map(|offset| (incarnation.worker_id, offset));
         }
         if running && (worker.renewed || worker.leaves) && assigned.is_empty() {
-            expected.retired.push(incarnation);
+            expected.renewed.push(incarnation);
         }
         if !is_death {
             return false;
@@ -280,10 +279,10 @@ impl PromiseChecker {
         if too_often || unknown {
             task_record.outcome = Some(CheckedOutcome::GivenUp);
             expected.give_up.push((task, at, GiveUpReason::Kills));
-        } else if let Some(position) = at
+        } else if let Some(offset) = at
             && enough.is_some_and(|enough| here >= enough)
         {
-            task_record.trial = Some((incarnation.worker_id, position));
+            task_record.trial = Some((incarnation.worker_id, offset));
         }
     }
 
@@ -322,7 +321,7 @@ impl PromiseChecker {
         expected: &mut Expected,
     ) {
         let Some(worker) = self.worker_mut(incarnation) else { return };
-        let position = worker.trial.take();
+        let offset = worker.trial.take();
         worker.worked = true;
         let goes_on = worker.takes_tasks();
         if let Some(hang) = &mut worker.overdue {
@@ -330,7 +329,7 @@ impl PromiseChecker {
         }
         expected.again = goes_on.then_some((incarnation, task));
         let task_record = &mut self.tasks[task as usize];
-        task_record.killed_at.retain(|at| *at != position);
-        task_record.hung_at.retain(|at| *at != position);
+        task_record.killed_at.retain(|at| *at != offset);
+        task_record.hung_at.retain(|at| *at != offset);
     }
 }

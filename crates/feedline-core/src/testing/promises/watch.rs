@@ -7,7 +7,7 @@ use crate::worker::supervisor::{
     DUMP_EXTENSIONS, Incarnation, Observation, TaskNumber, WorkerActivity,
 };
 
-/// A task and the position of a sample within it.
+/// A task and the offset of a sample within it.
 pub(super) type SampleLocation = (Option<TaskNumber>, Option<u64>);
 
 /// A stack dump that was requested.
@@ -55,7 +55,7 @@ impl PromiseChecker {
         let seen = match worker.assigned.first() {
             Some(&task) if worker.ready && !has_begun => Observation {
                 task: Some(task),
-                position: None,
+                offset: None,
                 since: seen.since.max(worker.busy_since),
                 work: WorkerActivity::Sample,
                 ..seen
@@ -72,7 +72,7 @@ impl PromiseChecker {
             (works && spent >= deadline) || (starts && spent >= deadline.max(start_limit))
         });
         let stalls = (starts || works) && settings.stall.is_some_and(|stall| spent >= stall);
-        let location = (seen.task, seen.position);
+        let location = (seen.task, seen.offset);
         if !overdue && (!stalls || worker.reported.contains(&location)) {
             worker.dump = None;
             return None;
@@ -92,7 +92,7 @@ impl PromiseChecker {
         }
         if overdue {
             let task = seen.task.or(worker.assigned.first().copied()).filter(|_| has_begun);
-            return Some(Watched::Kill(incarnation, CheckedHang { task, at: seen.position }));
+            return Some(Watched::Kill(incarnation, CheckedHang { task, at: seen.offset }));
         }
         worker.reported.push(location);
         Some(Watched::Stalled(incarnation, seen))

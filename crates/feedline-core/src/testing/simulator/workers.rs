@@ -73,7 +73,7 @@ enum SampleOutcome {
 pub(super) struct SimulatedWorker {
     pub(super) zygote: u64,
     pub(super) state: SimulatedState,
-    /// Tasks, each with the position of its sample to be tried, if it is a trial.
+    /// Tasks, each with the offset of its sample to be tried, if it is a trial.
     pub(super) inbox: VecDeque<(TaskNumber, Option<u64>)>,
     /// The sample in progress.
     pub(super) at: Option<(TaskNumber, u64)>,
@@ -102,9 +102,9 @@ impl SimulatedWorker {
             (SimulatedState::Forking | SimulatedState::Booting, None) => WorkerActivity::Starting,
             (SimulatedState::Up | SimulatedState::Dead, None) => WorkerActivity::Waiting,
         };
-        let (task, position) = self.at.unzip();
+        let (task, offset) = self.at.unzip();
         let (asleep, stopped) = (self.asleep, self.stopped);
-        Observation { task, position, since: self.since, work, asleep, stopped, is_dumping: false }
+        Observation { task, offset, since: self.since, work, asleep, stopped, is_dumping: false }
     }
 }
 
@@ -396,7 +396,7 @@ impl SimulatedWorld {
         }
     }
 
-    fn begin_sample(&mut self, incarnation: Incarnation, task: TaskNumber, position: u64) {
+    fn begin_sample(&mut self, incarnation: Incarnation, task: TaskNumber, offset: u64) {
         let now = self.now;
         // Some workers die between two samples, where no sample is to blame.
         if self.random.chance(self.rates.work_death / 3) {
@@ -406,7 +406,7 @@ impl SimulatedWorld {
         }
         let blocks = self.random.chance(self.rates.blocked);
         let worker = self.worker(incarnation);
-        worker.at = Some((task, position));
+        worker.at = Some((task, offset));
         worker.since = now;
         worker.blocked = blocks;
         if blocks {
@@ -421,7 +421,7 @@ impl SimulatedWorld {
             let when = self.random.micros(100, 3_000_000);
             return self.at(when, SimulatedEvent::Unblocks(incarnation));
         }
-        self.schedule_outcome(incarnation, task, position);
+        self.schedule_outcome(incarnation, task, offset);
     }
 
     pub(super) fn unblocks(&mut self, incarnation: Incarnation) {
@@ -432,13 +432,13 @@ impl SimulatedWorld {
         }
         worker.blocked = false;
         worker.since = now;
-        if let Some((task, position)) = worker.at {
-            self.schedule_outcome(incarnation, task, position);
+        if let Some((task, offset)) = worker.at {
+            self.schedule_outcome(incarnation, task, offset);
         }
     }
 
-    fn schedule_outcome(&mut self, incarnation: Incarnation, task: TaskNumber, position: u64) {
-        let outcome = self.outcome(incarnation, task, position);
+    fn schedule_outcome(&mut self, incarnation: Incarnation, task: TaskNumber, offset: u64) {
+        let outcome = self.outcome(incarnation, task, offset);
         let is_slow = self.random.chance(self.rates.slow_sample);
         let when = self.random.micros(10, if is_slow { 3_000_000 } else { 20_000 });
         let exit = self.exit();
@@ -458,13 +458,13 @@ impl SimulatedWorld {
         &mut self,
         incarnation: Incarnation,
         task: TaskNumber,
-        position: u64,
+        offset: u64,
     ) -> SampleOutcome {
         let is_first = self.worker(incarnation).done == 0;
         if is_first && self.falls_asleep() {
             return SampleOutcome::Hangs { asleep: true };
         }
-        if let Some(trouble) = self.troubles.get_mut(&(task, position)) {
+        if let Some(trouble) = self.troubles.get_mut(&(task, offset)) {
             match trouble {
                 SampleTrouble::Poison => return SampleOutcome::Dies,
                 SampleTrouble::KillsTired if !is_first => return SampleOutcome::Dies,
@@ -495,7 +495,7 @@ impl SimulatedWorld {
 
     /// Decides what is wrong with the samples of a task.
     pub(super) fn assign_troubles(&mut self, task: TaskNumber) {
-        for position in 0..samples(task) {
+        for offset in 0..samples(task) {
             let times = self.random.from(1, 2) as u32;
             let troubles = [
                 (self.rates.poison / 2, SampleTrouble::Poison),
@@ -506,7 +506,7 @@ impl SimulatedWorld {
             ];
             for (rate, trouble) in troubles {
                 if self.random.chance(rate) {
-                    self.troubles.insert((task, position), trouble);
+                    self.troubles.insert((task, offset), trouble);
                     break;
                 }
             }
@@ -521,10 +521,10 @@ impl SimulatedWorld {
         }
         worker.done += 1;
         worker.since = now;
-        let Some((task, position)) = worker.at.take() else { return };
+        let Some((task, offset)) = worker.at.take() else { return };
         let trial = worker.inbox.front().and_then(|(_, trial)| *trial);
-        if trial.is_none() && position + 1 < samples(task) {
-            return self.begin_sample(incarnation, task, position + 1);
+        if trial.is_none() && offset + 1 < samples(task) {
+            return self.begin_sample(incarnation, task, offset + 1);
         }
         if trial.is_some() && !self.random.chance(50) {
             self.worker(incarnation).inbox.pop_front();
@@ -562,7 +562,7 @@ impl SimulatedWorld {
             return;
         }
         worker.state = SimulatedState::Dead;
-        let at = worker.at.map(|(_, position)| position);
+        let at = worker.at.map(|(_, offset)| offset);
         let is_asked = worker.kill_arrived;
         let is_short = !is_asked && self.random.chance(self.rates.shortage);
         let kinds = [Shortage::Memory, Shortage::Processes, Shortage::Descriptors];

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use super::evidence::{self, Evidence};
 use super::zygote_process::ZygoteProcess;
 use super::{
-    FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, PoolPeaks, Retired, StartError,
+    FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, PoolPeaks, RenewedWorker,
+    StartError,
 };
 use crate::sys::descriptor::Descriptor;
-use crate::sys::memory::Shared;
+use crate::sys::memory::SharedMemory;
 use crate::sys::socket::{Socket, Transfer};
 use crate::sys::{clock, limits, process};
 use crate::worker::arena::{self, LentBytes};
@@ -97,7 +98,7 @@ pub(super) struct RunningWorker {
     outgoing: VecDeque<u8>,
     /// The socket had no room for the rest of `outgoing`: both polls wait for room.
     is_blocked: bool,
-    arena: Arc<Shared>,
+    arena: Arc<SharedMemory>,
     account: Arc<LentBytes>,
     crash_log: CrashLog,
     /// Its state at the last look, and the processor time it had used.
@@ -327,11 +328,11 @@ impl Dispatcher {
         self.handle_event(inner, WorkerEvent::ZygoteAnswered { ping });
     }
 
-    /// The position of the sample in progress when a worker died.
+    /// The offset of the sample in progress when a worker died.
     fn at(&self, incarnation: Incarnation) -> Option<u64> {
         let last = self.snapshot(incarnation)?;
         match last.activity {
-            Activity::Fetching | Activity::Pausing => last.position,
+            Activity::Fetching | Activity::Pausing => last.offset,
             Activity::Starting
             | Activity::Waiting
             | Activity::Collating
@@ -598,9 +599,9 @@ impl Dispatcher {
                 SupervisorAction::CapacityChanged { most, shortage } => {
                     self.change_capacity(most, shortage)
                 }
-                SupervisorAction::Retired { incarnation } => {
+                SupervisorAction::Renewed { incarnation } => {
                     let running = self.running.get(&incarnation);
-                    self.out.push_back(PoolEvent::Retired(Retired {
+                    self.out.push_back(PoolEvent::Renewed(RenewedWorker {
                         incarnation,
                         pid: running.and_then(|running| running.pid),
                         leak: running.and_then(|running| running.leak.clone()),
@@ -702,9 +703,7 @@ impl Dispatcher {
             None => inbox::body(&stored_task.body, task_buffers),
         };
         let (kind, body) = match trial {
-            Some(position) => {
-                (FrameKind::Trial, [position.to_le_bytes().as_slice(), &body].concat())
-            }
+            Some(offset) => (FrameKind::Trial, [offset.to_le_bytes().as_slice(), &body].concat()),
             None => (stored_task.kind, body),
         };
         let head = FrameHead::new(kind, task, body.len() as u64).to_bytes();

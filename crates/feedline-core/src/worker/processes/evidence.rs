@@ -151,7 +151,7 @@ pub(super) fn observe(
         let work = WorkerActivity::Starting;
         return Observation {
             task: None,
-            position: None,
+            offset: None,
             since: forked,
             work,
             asleep,
@@ -168,7 +168,7 @@ pub(super) fn observe(
     };
     Observation {
         task: snapshot.task,
-        position: snapshot.position.filter(|_| snapshot.activity == Activity::Fetching),
+        offset: snapshot.offset.filter(|_| snapshot.activity == Activity::Fetching),
         since: Duration::from_nanos(snapshot.since.saturating_sub(started)),
         work,
         asleep,

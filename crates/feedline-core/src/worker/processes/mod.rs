@@ -68,7 +68,7 @@ pub enum PoolEvent {
     /// From now on another number of workers runs at once.
     CapacityChanged(CapacityChange),
     /// A worker that leaked has been replaced.
-    Retired(Retired),
+    Renewed(RenewedWorker),
     /// A worker has sent a note.
     Note {
         /// The worker.
@@ -94,7 +94,7 @@ pub enum PoolEvent {
 pub struct FailedTask {
     /// The task's number.
     pub task: u64,
-    /// The position of the sample that is to blame, if it is known.
+    /// The offset of the sample that is to blame, if it is known.
     pub at: Option<u64>,
     /// Why it is not retried.
     pub why: GiveUpReason,
@@ -162,7 +162,7 @@ pub struct ZygoteLate {
 
 /// A worker that was replaced because it leaked.
 #[derive(Clone, Debug)]
-pub struct Retired {
+pub struct RenewedWorker {
     /// The worker process.
     pub incarnation: Incarnation,
     /// The process.

@@ -37,21 +37,21 @@ impl Supervisor {
         };
         let is_running = self.is_running();
         let mut gone = Vec::new();
-        let mut retired = Vec::new();
+        let mut renewed = Vec::new();
         for record in &mut self.records {
             record.forget_refusals();
             record.retry_fork_at = None;
             for (role, worker) in record.remove_all() {
                 match worker.exit_meaning(role, ExitKind::Lost, None, is_running) {
                     ExitMeaning::Expected => {}
-                    ExitMeaning::Retired(incarnation) => {
-                        retired.push(SupervisorAction::Retired { incarnation })
+                    ExitMeaning::Renewed(incarnation) => {
+                        renewed.push(SupervisorAction::Renewed { incarnation })
                     }
                     ExitMeaning::Death(dead) => gone.push(dead),
                 }
             }
         }
-        self.actions.extend(retired);
+        self.actions.extend(renewed);
         if !is_running {
             self.log(gone, false);
             return;
@@ -112,8 +112,8 @@ impl Supervisor {
         }
         let mut gone = match worker.exit_meaning(role, exit, at, is_running) {
             ExitMeaning::Expected => None,
-            ExitMeaning::Retired(incarnation) => {
-                self.actions.push(SupervisorAction::Retired { incarnation });
+            ExitMeaning::Renewed(incarnation) => {
+                self.actions.push(SupervisorAction::Renewed { incarnation });
                 None
             }
             ExitMeaning::Death(gone) => Some(gone),
@@ -185,8 +185,8 @@ impl Supervisor {
             for &task in &dead.tasks {
                 match self.judge(dead, task) {
                     TaskFate::Again => self.put_back(task, dead.incarnation.worker_id, None),
-                    TaskFate::Trial { position } => {
-                        self.put_back(task, dead.incarnation.worker_id, Some(position));
+                    TaskFate::Trial { offset } => {
+                        self.put_back(task, dead.incarnation.worker_id, Some(offset));
                     }
                     TaskFate::GiveUp { at, why } => given_up.push((task, at, why)),
                 }

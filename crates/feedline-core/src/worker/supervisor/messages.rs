@@ -88,8 +88,8 @@ pub enum WorkerActivity {
 pub struct Observation {
     /// The task in progress.
     pub task: Option<TaskNumber>,
-    /// The position, within that task, of the sample in progress.
-    pub position: Option<u64>,
+    /// The offset, within that task, of the sample in progress.
+    pub offset: Option<u64>,
     /// When the activity began, since the start of the run.
     pub since: Duration,
     /// What the worker is doing.
@@ -211,7 +211,7 @@ pub(crate) enum WorkerEvent {
         incarnation: Incarnation,
         /// How it ended.
         exit: ExitKind,
-        /// The position, within its first task, of the sample in progress, if there was one.
+        /// The offset, within its first task, of the sample in progress, if there was one.
         at: Option<u64>,
         /// What was short: the system killed it for that, or it ended by itself, so that a fresh
         /// process can do its task.
@@ -290,7 +290,7 @@ pub enum SupervisorAction {
         incarnation: Incarnation,
         /// The task.
         task: TaskNumber,
-        /// For a trial: the worker loads only the sample at this position and reports `Survived`
+        /// For a trial: the worker loads only the sample at this offset and reports `Survived`
         /// instead of a result.
         trial: Option<u64>,
     },
@@ -321,7 +321,7 @@ pub enum SupervisorAction {
     GiveUp {
         /// The task.
         task: TaskNumber,
-        /// The position, within the task, of the sample that is to blame, if it is known.
+        /// The offset, within the task, of the sample that is to blame, if it is known.
         at: Option<u64>,
         /// Why the task fails.
         why: GiveUpReason,
@@ -354,7 +354,7 @@ pub enum SupervisorAction {
         shortage: Option<Shortage>,
     },
     /// For the log: a worker that was replaced without a pause has ended and left no task undone.
-    Retired {
+    Renewed {
         /// The process.
         incarnation: Incarnation,
     },
@@ -386,7 +386,7 @@ impl SupervisorAction {
             | SupervisorAction::Stalled { .. }
             | SupervisorAction::RestartedFresh { .. }
             | SupervisorAction::CapacityChanged { .. }
-            | SupervisorAction::Retired { .. }
+            | SupervisorAction::Renewed { .. }
             | SupervisorAction::Died(_)
             | SupervisorAction::Fail(_)
             | SupervisorAction::Closed => false,

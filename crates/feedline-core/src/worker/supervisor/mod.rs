@@ -532,14 +532,14 @@ impl Supervisor {
         if current.status != ProcessStatus::Ready || current.trial.is_some() {
             return;
         }
-        let trial = record.trials.first_key_value().map(|(task, position)| (*task, *position));
-        if let Some((task, position)) = trial {
+        let trial = record.trials.first_key_value().map(|(task, offset)| (*task, *offset));
+        if let Some((task, offset)) = trial {
             // Only a fresh worker shows whether the sample is to blame or the tasks before it.
             if !current.is_fresh {
                 ask_to_stop(current, self.now, self.settings.grace, &mut self.actions);
             } else if is_handed_over {
                 record.trials.remove(&task);
-                self.send(worker_id, task, Some(position));
+                self.send(worker_id, task, Some(offset));
             }
             return;
         }

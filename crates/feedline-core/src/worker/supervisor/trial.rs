@@ -16,7 +16,7 @@ pub(super) struct OpenTask {
     deaths_by_sample: Vec<SampleDeaths>,
 }
 
-/// The deaths and hangs at one position of a task.
+/// The deaths and hangs at one offset of a task.
 #[derive(Debug)]
 struct SampleDeaths {
     at: Option<u64>,
@@ -28,7 +28,7 @@ struct SampleDeaths {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum TaskFate {
     Again,
-    Trial { position: u64 },
+    Trial { offset: u64 },
     GiveUp { at: Option<u64>, why: GiveUpReason },
 }
 
@@ -56,8 +56,8 @@ impl OpenTask {
         }
         let Some(enough) = settings.suspect_after else { return TaskFate::Again };
         match at {
-            Some(position) if deaths_here >= enough => TaskFate::Trial { position },
-            // A trial needs a position. Without one, one more death decides.
+            Some(offset) if deaths_here >= enough => TaskFate::Trial { offset },
+            // A trial needs an offset. Without one, one more death decides.
             None if deaths_here > enough => given_up,
             Some(_) | None => TaskFate::Again,
         }
@@ -86,7 +86,7 @@ impl Supervisor {
             }
         } else if first && gone.exit != ExitKind::Lost && !gone.is_blameless {
             match gone.trial {
-                Some(position) => TaskFate::GiveUp { at: Some(position), why: GiveUpReason::Kills },
+                Some(offset) => TaskFate::GiveUp { at: Some(offset), why: GiveUpReason::Kills },
                 None => open.died(gone.at, &self.settings),
             }
         } else {
@@ -94,7 +94,7 @@ impl Supervisor {
         };
         match (fate, gone.trial) {
             // The trial was interrupted, so it starts again.
-            (TaskFate::Again, Some(position)) if first => TaskFate::Trial { position },
+            (TaskFate::Again, Some(offset)) if first => TaskFate::Trial { offset },
             (TaskFate::Again | TaskFate::Trial { .. } | TaskFate::GiveUp { .. }, _) => fate,
         }
     }
@@ -105,8 +105,8 @@ impl Supervisor {
         let Some(open) = self.tasks.get_mut(&task) else { return };
         open.holder = None;
         match (trial, open.pin) {
-            (Some(position), _) => {
-                self.records[worker_id as usize].trials.insert(task, position);
+            (Some(offset), _) => {
+                self.records[worker_id as usize].trials.insert(task, offset);
             }
             (None, Some(pin)) => {
                 self.records[pin as usize].waiting.insert(task);
@@ -126,7 +126,7 @@ impl Supervisor {
         if !can_go_on || worker.assigned.front() != Some(&task) {
             return;
         }
-        let Some(position) = worker.trial.take() else { return };
+        let Some(offset) = worker.trial.take() else { return };
         worker.has_worked = true;
         match &mut worker.status {
             ProcessStatus::Ready => {
@@ -140,7 +140,7 @@ impl Supervisor {
             | ProcessStatus::Failed => {}
         }
         if let Some(open) = self.tasks.get_mut(&task) {
-            open.deaths_by_sample.retain(|sample_deaths| sample_deaths.at != Some(position));
+            open.deaths_by_sample.retain(|sample_deaths| sample_deaths.at != Some(offset));
         }
         self.send_waiting(incarnation.worker_id);
         self.distribute();

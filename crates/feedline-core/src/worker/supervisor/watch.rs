@@ -28,7 +28,7 @@ pub(super) struct WorkerWatch {
     reported: Vec<SampleInTask>,
 }
 
-/// A task, and the position of a sample within it.
+/// A task, and the offset of a sample within it.
 type SampleInTask = (Option<TaskNumber>, Option<u64>);
 
 /// A stack dump that was requested.
@@ -130,7 +130,7 @@ impl Supervisor {
         let seen = match (has_begun, worker.assigned.front()) {
             (false, Some(&task)) if worker.is_working() => Observation {
                 task: Some(task),
-                position: None,
+                offset: None,
                 since: seen.since.max(worker.watch.busy_since),
                 work: WorkerActivity::Sample,
                 ..seen
@@ -144,7 +144,7 @@ impl Supervisor {
         } else {
             stall.is_some_and(|stall| spent >= stall).then_some(LimitPassed::Stall)
         };
-        let location = (seen.task, seen.position);
+        let location = (seen.task, seen.offset);
         // When it can be late next, whatever it does from now on.
         let later = patience(settings).map(|limit| now.saturating_add(limit));
         // When it can be late next after a stall.
@@ -186,7 +186,7 @@ impl Supervisor {
             LimitPassed::Deadline => {
                 let task = seen.task.or(worker.assigned.front().copied());
                 let hang =
-                    task.filter(|_| has_begun).map(|task| HangLocation { task, at: seen.position });
+                    task.filter(|_| has_begun).map(|task| HangLocation { task, at: seen.offset });
                 worker.status = ProcessStatus::Overdue { stage: worker.stage(), hang };
                 worker.watch.end();
                 self.actions.push(SupervisorAction::Kill { incarnation });

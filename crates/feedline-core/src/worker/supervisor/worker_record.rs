@@ -60,7 +60,7 @@ pub(super) struct WorkerProcess {
     pub(super) is_fresh: bool,
     /// Whether it has sent a result, or survived a trial.
     pub(super) has_worked: bool,
-    /// The position at which it tries its one task, if it does.
+    /// The offset at which it tries its one task, if it does.
     pub(super) trial: Option<u64>,
     /// Whether it was asked to stop because it leaks, before its successor starts.
     pub(super) is_renewed: bool,
@@ -135,7 +135,7 @@ impl WorkerProcess {
         let nothing_left = self.assigned.is_empty();
         let is_renewed = role == ProcessRole::Predecessor || self.is_renewed;
         if is_renewed && is_running && nothing_left {
-            return ExitMeaning::Retired(self.incarnation);
+            return ExitMeaning::Renewed(self.incarnation);
         }
         let hang = match self.status {
             ProcessStatus::Killed { .. } => return ExitMeaning::Expected,
@@ -172,7 +172,7 @@ pub(super) enum ExitMeaning {
     /// We caused it.
     Expected,
     /// A predecessor ended and left no task undone.
-    Retired(Incarnation),
+    Renewed(Incarnation),
     /// The worker died.
     Death(DeadWorker),
 }
@@ -208,7 +208,7 @@ pub(super) struct WorkerRecord {
     /// Tasks pinned to this worker and not sent. Ordered by number, so that the tasks of a dead
     /// process go first.
     pub(super) waiting: BTreeSet<TaskNumber>,
-    /// Tasks to be tried by a fresh process, and the position of the sample; they go before
+    /// Tasks to be tried by a fresh process, and the offset of the sample; they go before
     /// `waiting`.
     pub(super) trials: BTreeMap<TaskNumber, u64>,
     /// Whether it is needed only for the tasks it still has.

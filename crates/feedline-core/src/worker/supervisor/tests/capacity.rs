@@ -126,7 +126,7 @@ fn a_worker_that_leaks_ends_before_its_successor_starts_if_there_is_no_room_for_
     let stop = SupervisorAction::Stop { incarnation: incarnation(0, 0) };
     assert_eq!(supervisor.handle(refused, NOW), [stop]);
     let actions = end(&mut supervisor, incarnation(0, 0), ExitKind::Exited(0), NOW);
-    let retired = SupervisorAction::Retired { incarnation: incarnation(0, 0) };
+    let renewed = SupervisorAction::Renewed { incarnation: incarnation(0, 0) };
     let fork = SupervisorAction::Fork { incarnation: incarnation(0, 2) };
-    assert_eq!(actions, [retired, fork]);
+    assert_eq!(actions, [renewed, fork]);
 }

@@ -118,7 +118,7 @@ fn end(
     supervisor.handle(WorkerEvent::Ended { incarnation, exit, at: None, shortage: None }, now)
 }
 
-/// A worker dies at this position of its first task.
+/// A worker dies at this offset of its first task.
 fn die_at(
     supervisor: &mut Healthy,
     incarnation: Incarnation,

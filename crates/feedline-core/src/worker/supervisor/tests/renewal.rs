@@ -41,7 +41,7 @@ fn a_worker_works_until_its_successor_is_ready_and_then_ends_after_its_tasks() {
     assert_eq!(actions, [SupervisorAction::Accept { task: 2 }, send(0, 1, 3)]);
     assert_eq!(supervisor.next_deadline(), Some(NOW + GRACE));
     let actions = end(&mut supervisor, OLD, ExitKind::Exited(0), NOW);
-    assert_eq!(actions, [SupervisorAction::Retired { incarnation: OLD }]);
+    assert_eq!(actions, [SupervisorAction::Renewed { incarnation: OLD }]);
     assert_eq!(supervisor.incarnations(0).collect::<Vec<_>>(), [NEW]);
 }
 
@@ -53,7 +53,7 @@ fn a_renewed_worker_that_does_not_exit_is_killed_and_is_no_death() {
     let actions = supervisor.handle(WorkerEvent::TimePassed, NOW + GRACE);
     assert_eq!(actions, [SupervisorAction::Kill { incarnation: OLD }]);
     let actions = end(&mut supervisor, OLD, KILLED, NOW + GRACE);
-    assert_eq!(actions, [SupervisorAction::Retired { incarnation: OLD }]);
+    assert_eq!(actions, [SupervisorAction::Renewed { incarnation: OLD }]);
 }
 
 #[test]

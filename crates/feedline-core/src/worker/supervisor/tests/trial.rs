@@ -6,16 +6,11 @@ fn suspicious(worker_count: u32) -> SupervisorSettings {
     SupervisorSettings { suspect_after: Some(2), max_deaths: 2, ..settings(worker_count) }
 }
 
-fn trial(
-    worker_id: WorkerId,
-    generation: u32,
-    task: TaskNumber,
-    position: u64,
-) -> SupervisorAction {
+fn trial(worker_id: WorkerId, generation: u32, task: TaskNumber, offset: u64) -> SupervisorAction {
     SupervisorAction::Send {
         incarnation: incarnation(worker_id, generation),
         task,
-        trial: Some(position),
+        trial: Some(offset),
     }
 }
 
@@ -31,7 +26,7 @@ fn survive(
     supervisor.handle(WorkerEvent::Survived { incarnation, task }, NOW)
 }
 
-/// A run whose process 0/2 has just been sent a task for trial at position 5, while another task
+/// A run whose process 0/2 has just been sent a task for trial at offset 5, while another task
 /// waits for the worker.
 fn on_trial(settings: SupervisorSettings) -> Healthy {
     let mut supervisor = ready(settings);
@@ -204,7 +199,7 @@ fn a_trial_that_hangs_is_retried_up_to_max_hangs() {
         let incarnation = incarnation(0, generation);
         let seen = Observation {
             task: Some(0),
-            position: Some(5),
+            offset: Some(5),
             since: NOW,
             work: WorkerActivity::Sample,
             asleep: false,

@@ -6,10 +6,10 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_secs(4);
 const FIRST: Incarnation = Incarnation { worker_id: 0, generation: 0 };
 
-fn sample(task: TaskNumber, position: u64, since: Duration) -> Observation {
+fn sample(task: TaskNumber, offset: u64, since: Duration) -> Observation {
     Observation {
         task: Some(task),
-        position: Some(position),
+        offset: Some(offset),
         since,
         work: WorkerActivity::Sample,
         asleep: false,
@@ -21,7 +21,7 @@ fn sample(task: TaskNumber, position: u64, since: Duration) -> Observation {
 fn starting(since: Duration) -> Observation {
     Observation {
         task: None,
-        position: None,
+        offset: None,
         since,
         work: WorkerActivity::Starting,
         asleep: false,
@@ -148,9 +148,9 @@ fn a_worker_that_exceeds_the_deadline_is_dumped_then_killed_and_is_no_counted_de
 fn a_sample_that_hangs_too_often_is_given_up_and_hangs_elsewhere_do_not_count() {
     let mut supervisor = busy(SupervisorSettings { hangs: 2, ..with_deadline() });
     let mut now = NOW;
-    for (generation, position) in [(0, 3), (1, 4), (2, 3)] {
+    for (generation, offset) in [(0, 3), (1, 4), (2, 3)] {
         let incarnation = incarnation(0, generation);
-        let hung = WorkerEvent::Observed { incarnation, seen: sample(0, position, now) };
+        let hung = WorkerEvent::Observed { incarnation, seen: sample(0, offset, now) };
         now += DEADLINE;
         supervisor.handle(hung, now);
         now += DUMP;
@@ -406,8 +406,8 @@ fn a_retired_worker_has_a_deadline_too() {
     assert_eq!(actions, [SupervisorAction::Kill { incarnation: FIRST }]);
 }
 
-fn asleep(task: TaskNumber, position: u64, since: Duration) -> Observation {
-    Observation { asleep: true, ..sample(task, position, since) }
+fn asleep(task: TaskNumber, offset: u64, since: Duration) -> Observation {
+    Observation { asleep: true, ..sample(task, offset, since) }
 }
 
 fn may_be_fresh() -> SupervisorSettings {
