@@ -31,7 +31,7 @@ from feedline.packed import PackedDict, PackedList, pack
 from feedline.pipeline import Pipeline, arrays, files, images, mix
 from feedline.predicates import col, length
 from feedline.records import csv, example_schema, jsonl, tar, tfrecord, tokens
-from feedline.report import CallReport, Fault, Report, Slow
+from feedline.report import CallReport, Fault, Report, Resource, Slow
 
 __all__ = [
     "Backoff",
@@ -56,6 +56,7 @@ __all__ = [
     "PackedList",
     "Pipeline",
     "Report",
+    "Resource",
     "Skipped",
     "Slow",
     "__version__",

@@ -356,7 +356,8 @@ class Pipeline(Functions):
         Args:
             threads: the number of threads that decode and transform.
             readers: the number of threads that read files.
-            memory: how many bytes may be used, as a number or as in "512MiB".
+            memory: how many bytes may be used, as a number or as in "512MiB"; "50%" is half of all memory
+                that the machine or the container allows.
             prefetch: the part of `memory` for batches, including those that the consumer holds.
             files: how many file descriptors may be open at once.
             seed: the seed of random crops and flips; by default that of the shuffle.

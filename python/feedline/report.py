@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CallReport", "Fault", "Report", "Slow"]
+__all__ = ["CallReport", "Fault", "Report", "Resource", "Slow"]
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,24 @@ class Slow:
 
 
 @dataclass(frozen=True)
+class Resource:
+    """How much of a resource was in use at most, and its budget: what may be in use. All loaders of a process
+    share memory and files: `process_peak` and `process_budget` are those of all of them together."""
+
+    peak: int
+    budget: int
+    process_peak: int | None = None
+    process_budget: int | None = None
+
+
+@dataclass(frozen=True)
 class Report:
     """Counts and faults of a loader's epochs; delivered - repeated + skipped + pending = expected.
 
     `pending` counts samples that were not requested: of an epoch that is running or was abandoned. `repeated`
     counts samples that were delivered a second time, so that every rank has the same number. Samples that are
     `excluded`, `dropped` or `filtered` are not expected. `cache_hits` counts samples that a cache had, and
-    `cache_misses` those that it did not have.
+    `cache_misses` those that it did not have. `resources` has the peak of each resource, and its budget.
     """
 
     epochs: int
@@ -75,6 +86,7 @@ class Report:
     cache_hits: int
     cache_misses: int
     cache_corrupt: int
+    resources: dict[str, Resource]
     notes: tuple[str, ...]
     text: str
 
@@ -110,6 +122,7 @@ class CallReport:
         workers_lost: deaths of workers by cause; `deaths` has the first of them as text.
         renewed: workers that were replaced on purpose, with the reason.
         slowest: the calls that took longest.
+        resources: the peak of each resource, and its budget.
         notes: other occurrences.
     """
 
@@ -128,6 +141,7 @@ class CallReport:
     deaths: tuple[str, ...]
     renewed: tuple[str, ...]
     slowest: tuple[Slow, ...]
+    resources: dict[str, Resource]
     notes: tuple[str, ...]
     text: str
 
@@ -147,6 +161,7 @@ def _fields(native: str) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(native)
     fields["faults"] = tuple(Fault(**fault) for fault in fields["faults"])
     fields["slowest"] = tuple(Slow(**slow) for slow in fields["slowest"])
+    fields["resources"] = {name: Resource(**peak) for name, peak in fields["resources"].items()}
     for name in ("notes", "deaths", "renewed"):
         fields[name] = tuple(fields[name])
     return fields
@@ -156,4 +171,5 @@ def _json(report: Report | CallReport) -> str:
     fields = {name: value for name, value in report.__dict__.items() if name != "text"}
     fields["faults"] = [fault.__dict__ for fault in report.faults]
     fields["slowest"] = [slow.__dict__ for slow in report.slowest]
+    fields["resources"] = {name: resource.__dict__ for name, resource in report.resources.items()}
     return json.dumps(fields)

@@ -11,6 +11,7 @@ import pytest
 import torch.utils.data
 from feedline.torch import DataLoader
 
+from faults.cgroups import Cgroup, cgroup
 from faults.remains import nothing_left
 from faults.sets import Drawn
 from faults.trainers import Trainers
@@ -44,6 +45,20 @@ def trainers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainers]:
     trainers = Trainers(tmp_path_factory.mktemp("trainers"))
     yield trainers
     trainers.close()
+
+
+@pytest.fixture
+def processes() -> Iterator[Cgroup]:
+    """A control group that limits processes and threads."""
+    with cgroup("pids") as group:
+        yield group
+
+
+@pytest.fixture
+def memory() -> Iterator[Cgroup]:
+    """A control group that limits memory."""
+    with cgroup("memory") as group:
+        yield group
 
 
 @pytest.fixture(autouse=True)

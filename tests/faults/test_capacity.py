@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
-from faults.remains import eventually
+from faults.cgroups import Cgroup
 from faults.trainers import Trainers
 
 pytestmark = pytest.mark.timeout(600)
 
 WORKERS = 16
+# One worker fits into it, and four at once do not.
 MEMORY = 1300 << 20
 
 OPENING = f"""
@@ -52,36 +50,6 @@ def with_opening(program: str) -> str:
     return OPENING + textwrap.dedent(program)
 
 
-@pytest.fixture
-def processes() -> Iterator[Path]:
-    """A cgroup that limits the number of processes and threads."""
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
-        pytest.skip("torch before 2.6 waits forever in set_num_threads for a refused thread")
-    folder = Path(f"/sys/fs/cgroup/pids/feedline-test-{os.getpid()}")
-    try:
-        folder.mkdir()
-        (folder / "pids.max").write_text("max")
-    except OSError as refusal:
-        pytest.skip(f"no cgroup can be created: {refusal}")
-    yield folder
-    assert eventually(lambda: not (folder / "cgroup.procs").read_text())
-    folder.rmdir()
-
-
-@pytest.fixture
-def memory() -> Iterator[Path]:
-    """A cgroup in which one worker fits, and four at once do not."""
-    folder = Path(f"/sys/fs/cgroup/memory/feedline-test-{os.getpid()}")
-    try:
-        folder.mkdir()
-        (folder / "memory.limit_in_bytes").write_text(str(MEMORY))
-    except OSError as refusal:
-        pytest.skip(f"no cgroup can be created: {refusal}")
-    yield folder
-    assert eventually(lambda: not (folder / "cgroup.procs").read_text())
-    folder.rmdir()
-
-
 # ---- processes ----
 
 # The trainer, the thread that watches the workers, the zygote, and five workers.
@@ -93,7 +61,7 @@ def limit(count):
 """
 
 
-def test_a_loader_runs_with_the_processes_that_a_cgroup_allows(trainers: Trainers, processes: Path) -> None:
+def test_a_loader_runs_with_the_processes_that_a_cgroup_allows(trainers: Trainers, processes: Cgroup) -> None:
     program = with_opening(FEW) + textwrap.dedent(
         """
         wanted = expected()
@@ -163,7 +131,7 @@ events = []
 """
 
 
-def test_an_executor_runs_with_few_processes(trainers: Trainers, processes: Path) -> None:
+def test_an_executor_runs_with_few_processes(trainers: Trainers, processes: Cgroup) -> None:
     program = with_opening(FEW + DOUBLE) + textwrap.dedent(
         """
         limit(8)
@@ -179,7 +147,7 @@ def test_an_executor_runs_with_few_processes(trainers: Trainers, processes: Path
     assert trainers.answer(program, processes, seconds=300) == [True, True]
 
 
-def test_a_pipeline_with_functions_runs_with_few_processes(trainers: Trainers, processes: Path) -> None:
+def test_a_pipeline_with_functions_runs_with_few_processes(trainers: Trainers, processes: Cgroup) -> None:
     program = with_opening(FEW + DOUBLE) + textwrap.dedent(
         """
         pipeline = fl.arrays({"number": np.arange(3000)})
@@ -218,7 +186,7 @@ def large(index):
 
 
 @pytest.mark.alone
-def test_workers_that_do_not_fit_into_memory_together_take_turns(trainers: Trainers, memory: Path) -> None:
+def test_workers_that_do_not_fit_into_memory_together_take_turns(trainers: Trainers, memory: Cgroup) -> None:
     program = with_opening(LARGE) + textwrap.dedent(
         """
         events = []
@@ -230,6 +198,7 @@ def test_workers_that_do_not_fit_into_memory_together_take_turns(trainers: Train
         """
     )
 
+    memory.limit(MEMORY)
     got, causes, workers, text = trainers.answer(program, memory, seconds=300)
 
     assert got == list(range(16))
@@ -240,7 +209,7 @@ def test_workers_that_do_not_fit_into_memory_together_take_turns(trainers: Train
 
 
 @pytest.mark.alone
-def test_calls_that_do_not_fit_into_memory_together_take_turns(trainers: Trainers, memory: Path) -> None:
+def test_calls_that_do_not_fit_into_memory_together_take_turns(trainers: Trainers, memory: Cgroup) -> None:
     program = with_opening(LARGE) + textwrap.dedent(
         """
         with fl.Executor(4) as pool:
@@ -253,6 +222,7 @@ def test_calls_that_do_not_fit_into_memory_together_take_turns(trainers: Trainer
         """
     )
 
+    memory.limit(MEMORY)
     results, mapped = trainers.answer(program, memory, seconds=300)
 
     assert results == mapped == list(range(16))

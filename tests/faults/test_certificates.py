@@ -10,7 +10,7 @@ import signal
 import socket
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from feedline.errors import WorkerDiedError
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset
 
+from faults.cgroups import Cgroup
 from faults.remains import eventually
 from faults.sets import Drawn, Once, die, expected, is_idle, is_same, iterate, pid_of, seeded
 from faults.trainers import Trainers
@@ -449,17 +450,10 @@ LIMIT = 600 << 20
 
 
 @pytest.fixture
-def group() -> Iterator[Path]:
-    """A cgroup with little memory."""
-    folder = Path(f"/sys/fs/cgroup/memory/feedline-test-{os.getpid()}")
-    try:
-        folder.mkdir()
-        (folder / "memory.limit_in_bytes").write_text(str(LIMIT))
-    except OSError as refusal:
-        pytest.skip(f"no control group can be made: {refusal}")
-    yield folder
-    assert eventually(lambda: not (folder / "cgroup.procs").read_text())
-    folder.rmdir()
+def group(memory: Cgroup) -> Cgroup:
+    """A control group with little memory."""
+    memory.limit(LIMIT)
+    return memory
 
 
 HUNGRY = """
@@ -488,7 +482,7 @@ class Hungry(torch.utils.data.Dataset):
 
 @pytest.mark.alone
 def test_a_worker_killed_out_of_memory_is_reported_and_the_epoch_continues(
-    trainers: Trainers, group: Path, tmp_path: Path
+    trainers: Trainers, group: Cgroup, tmp_path: Path
 ) -> None:
     program = HUNGRY + textwrap.dedent(
         """
@@ -530,7 +524,7 @@ def test_a_worker_killed_out_of_memory_is_reported_and_the_epoch_continues(
 
 @pytest.mark.alone
 def test_a_sample_that_always_needs_too_much_memory_is_skipped_as_a_fault(
-    trainers: Trainers, group: Path
+    trainers: Trainers, group: Cgroup
 ) -> None:
     program = HUNGRY + textwrap.dedent(
         """

@@ -10,7 +10,6 @@ import signal
 import textwrap
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from feedline._torch.supervised import WithWorkers
 from feedline.errors import WorkerDiedError
 from feedline.torch import DataLoader
 
+from faults.cgroups import Cgroup
 from faults.remains import children, eventually, has_ended, zygote_of
 from faults.sets import Drawn, Listed, Once, Streamed, expected, is_same, iterate, pid_of, seeded
 from faults.trainers import Trainers
@@ -363,22 +363,15 @@ def test_a_worker_that_leaks_descriptors_is_renewed_and_the_event_names_the_samp
 
 
 @pytest.fixture
-def group() -> Iterator[Path]:
-    """A cgroup with little memory."""
-    folder = Path(f"/sys/fs/cgroup/memory/feedline-test-{os.getpid()}")
-    try:
-        folder.mkdir()
-        (folder / "memory.limit_in_bytes").write_text(str(512 << 20))
-    except OSError as refusal:
-        pytest.skip(f"no control group can be made: {refusal}")
-    yield folder
-    assert eventually(lambda: not (folder / "cgroup.procs").read_text())
-    folder.rmdir()
+def group(memory: Cgroup) -> Cgroup:
+    """A control group with little memory."""
+    memory.limit(512 << 20)
+    return memory
 
 
 @pytest.mark.alone
 def test_when_memory_runs_short_the_worker_that_has_grown_most_is_renewed(
-    trainers: Trainers, group: Path
+    trainers: Trainers, group: Cgroup
 ) -> None:
     # Only worker 1 leaks.
     program = """

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import torch
 
+from faults.cgroups import Cgroup
 from faults.trainers import Trainers
 
 pytestmark = pytest.mark.timeout(300)
@@ -128,22 +125,6 @@ def test_a_batch_larger_than_the_budget_is_delivered(trainers: Trainers) -> None
 # ---- processes ----
 
 
-@pytest.fixture
-def processes() -> Iterator[Path]:
-    """A cgroup that limits the number of processes."""
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
-        pytest.skip("torch before 2.6 waits forever in set_num_threads for a refused thread")
-    root = Path("/sys/fs/cgroup/pids")
-    folder = root / f"feedline-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-        (folder / "pids.max").write_text("max")
-    except OSError as refusal:
-        pytest.skip(f"no control group can be made: {refusal}")
-    yield folder
-    folder.rmdir()
-
-
 # The trainer, a thread that raises the limit, the watching thread and the zygote: no room for a worker.
 REFUSED = """
 group = Path(arguments[0])
@@ -164,7 +145,7 @@ running = iter(DataLoader(Whole(20, 1000), num_workers=2))
 """
 
 
-def test_the_run_continues_when_forks_are_refused_for_a_moment(trainers: Trainers, processes: Path) -> None:
+def test_the_run_continues_when_forks_are_refused_for_a_moment(trainers: Trainers, processes: Cgroup) -> None:
     program = """
     may_grow.set()
     first = next(running)
@@ -177,7 +158,7 @@ def test_the_run_continues_when_forks_are_refused_for_a_moment(trainers: Trainer
     assert (right, waited) == (True, True)
 
 
-def test_the_run_ends_when_forks_are_refused_for_long(trainers: Trainers, processes: Path) -> None:
+def test_the_run_ends_when_forks_are_refused_for_long(trainers: Trainers, processes: Cgroup) -> None:
     program = """
     try:
         next(running)

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::budget::Permit;
+use crate::budget::{Budget, IdlePermit, Permit, Reclaim};
 use crate::sys::lock::Mutex;
 
 /// Limits of the buffers kept between samples: total bytes, and bytes of the largest buffer.
@@ -11,38 +11,71 @@ const KEPT: usize = 24 << 20;
 const LARGEST: usize = 1 << 20;
 
 /// Buffers that are free to be used again.
-#[derive(Clone, Default)]
-pub struct BufferPool(Arc<Mutex<PooledBuffers>>);
+#[derive(Clone)]
+pub struct BufferPool(Arc<PooledBuffers>);
+
+struct PooledBuffers {
+    budget: Budget,
+    free: Mutex<FreeBuffers>,
+}
 
 #[derive(Default)]
-struct PooledBuffers {
-    buffers: Vec<Vec<u8>>,
+struct FreeBuffers {
+    /// Each counts as idle.
+    buffers: Vec<(Vec<u8>, IdlePermit)>,
     bytes: usize,
     is_closed: bool,
 }
 
 impl BufferPool {
+    /// No buffers yet. They count as idle in this budget, and are freed when samples need the room.
+    pub fn new(budget: &Budget) -> BufferPool {
+        let pooled = Arc::new(PooledBuffers { budget: budget.clone(), free: Mutex::default() });
+        budget.reclaim_from(&pooled);
+        BufferPool(pooled)
+    }
+
     /// A buffer that was used before, or an empty one. Its content is stale.
     pub fn take(&self) -> Vec<u8> {
-        let mut kept = self.0.lock();
-        let bytes = kept.buffers.pop().unwrap_or_default();
-        kept.bytes -= bytes.capacity();
+        let mut free = self.0.free.lock();
+        let Some((bytes, _)) = free.buffers.pop() else { return Vec::new() };
+        free.bytes -= bytes.capacity();
         bytes
     }
 
     fn put(&self, bytes: Vec<u8>) {
         let capacity = bytes.capacity();
-        let mut kept = self.0.lock();
-        let fits = capacity > 0 && capacity <= LARGEST && kept.bytes + capacity <= KEPT;
-        if fits && !kept.is_closed {
-            kept.bytes += capacity;
-            kept.buffers.push(bytes);
+        let mut free = self.0.free.lock();
+        let fits = capacity > 0 && capacity <= LARGEST && free.bytes + capacity <= KEPT;
+        if fits && !free.is_closed {
+            free.bytes += capacity;
+            free.buffers.push((bytes, self.0.budget.hold_idle(capacity as u64)));
         }
     }
 
     /// Frees all buffers, and keeps none from now on.
     pub fn close(&self) {
-        *self.0.lock() = PooledBuffers { is_closed: true, ..PooledBuffers::default() };
+        *self.0.free.lock() = FreeBuffers { is_closed: true, ..FreeBuffers::default() };
+    }
+}
+
+impl Reclaim for PooledBuffers {
+    fn reclaim(&self, amount: u64) -> u64 {
+        let mut given_back = Vec::new();
+        let mut bytes = 0;
+        {
+            let mut free = self.free.lock();
+            while bytes < amount
+                && let Some(buffer) = free.buffers.pop()
+            {
+                free.bytes -= buffer.0.capacity();
+                bytes += buffer.0.capacity() as u64;
+                given_back.push(buffer);
+            }
+        }
+        // Freed without the lock.
+        drop(given_back);
+        bytes
     }
 }
 
@@ -110,11 +143,11 @@ impl Deref for Piece {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::Budget;
 
     #[test]
     fn memory_and_permit_are_returned_with_the_last_part() {
-        let (budget, buffer_pool) = (Budget::new("bytes", 100), BufferPool::default());
+        let budget = Budget::new("bytes", 100);
+        let buffer_pool = BufferPool::new(&budget);
         let permit = budget.acquire(5, 0).unwrap();
         let whole = Piece::new(b"hello, old".to_vec(), 5, permit, &buffer_pool);
         let (first, last) = (whole.part(0, 2), whole.part(2, 3));
@@ -128,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_pool_keeps_no_more_than_its_limits_and_nothing_when_closed() {
-        let buffer_pool = BufferPool::default();
+        let buffer_pool = BufferPool::new(&Budget::new("bytes", 100));
         buffer_pool.put(vec![0; LARGEST + 1]);
         assert_eq!(buffer_pool.take().capacity(), 0);
         for _ in 0..2 * KEPT / LARGEST {

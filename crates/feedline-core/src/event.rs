@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::time::Duration;
 
+use crate::budget::Shrunk;
 use crate::escape;
 use crate::fault::{CALLING, FaultLine, named};
 
@@ -161,14 +162,7 @@ pub enum Event {
         text: String,
     },
     /// The system refused what a budget allowed, so the budget was lowered.
-    BudgetShrunk {
-        /// The name of the budget.
-        budget: &'static str,
-        /// The limit before.
-        from: u64,
-        /// The limit after.
-        to: u64,
-    },
+    BudgetShrunk(Shrunk),
     /// Nothing more is written to a cache; the run continues with what it has.
     CacheStopped {
         /// Why.
@@ -279,7 +273,7 @@ impl Event {
             Event::ZygoteRestarted { .. } => "zygote_restarted",
             Event::SampleSlow(_) => "sample_slow",
             Event::BatchStalled { .. } => "batch_stalled",
-            Event::BudgetShrunk { .. } => "budget_shrunk",
+            Event::BudgetShrunk(_) => "budget_shrunk",
             Event::CacheStopped { .. } => "cache_stopped",
             Event::ThreadsRefused { .. } => "threads_refused",
             Event::OpenFilesRaised { .. } => "open_files_raised",
@@ -317,7 +311,7 @@ impl Event {
             | Event::WorkerStalled { .. }
             | Event::ZygoteRestarted { .. }
             | Event::BatchStalled { .. }
-            | Event::BudgetShrunk { .. }
+            | Event::BudgetShrunk(_)
             | Event::CacheStopped { .. }
             | Event::ThreadsRefused { .. }
             | Event::EventsDropped { .. } => Level::Warning,
@@ -379,8 +373,8 @@ impl Event {
             Event::BatchStalled { waited, text } => {
                 json!({"seconds_waited": waited.as_secs_f64(), "text": text})
             }
-            Event::BudgetShrunk { budget, from, to } => {
-                json!({"budget": budget, "from": from, "to": to})
+            Event::BudgetShrunk(Shrunk { budget, from, to, why }) => {
+                json!({"budget": budget, "from": from, "to": to, "why": why})
             }
             Event::ThreadsRefused { wanted, got } => json!({"wanted": wanted, "got": got}),
             Event::OpenFilesRaised { from, to } => json!({"from": from, "to": to}),
@@ -530,8 +524,11 @@ impl fmt::Display for Event {
             Event::BatchStalled { waited, text } => {
                 write!(formatter, "no batch for {:.0} s: {text}", waited.as_secs_f64())
             }
-            Event::BudgetShrunk { budget, from, to } => {
-                write!(formatter, "the system refused more {budget}: {from} became {to}")
+            Event::BudgetShrunk(Shrunk { budget, from, to, why }) => {
+                write!(
+                    formatter,
+                    "{why}: what is idle is given back, and the budget for {budget} goes from {from} to {to}"
+                )
             }
             Event::CacheStopped { why } => {
                 write!(formatter, "nothing more is written to the cache: {why}")

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::escape;
 use crate::event::{Event, Slow};
 use crate::fault::{CALLING, FaultLine};
-use crate::sample::Stage;
+use crate::sample::{Stage, in_bytes};
 
 /// How many faults a report lists; the others are only counted.
 const LISTED_FAULTS: usize = 10_000;
@@ -17,6 +17,8 @@ const LISTED_FAULTS: usize = 10_000;
 pub(crate) const SLOWEST: usize = 10;
 /// From how many seconds on the text of a report lists a sample as slow.
 const SLOW_SECONDS: f64 = 0.1;
+/// The resource that is counted in bytes.
+const MEMORY: &str = "memory";
 /// How many deaths, retirements and notes a report lists.
 const LISTED_NOTES: usize = 100;
 
@@ -79,8 +81,33 @@ pub struct Report {
     pub cache_misses: u64,
     /// Number of entries and files of a cache that were corrupt; their samples count as misses.
     pub cache_corrupt: u64,
+    /// The peak of each resource, and its budget.
+    pub resources: BTreeMap<&'static str, Resource>,
     /// What the machine refused, and what was done about it.
     pub notes: Vec<String>,
+}
+
+/// How much of a resource was used at most, and how much was allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// The most in use at a time.
+    pub peak: u64,
+    /// What may be in use.
+    pub budget: u64,
+    /// The same for all loaders of the process, if they share it.
+    pub process: Option<(u64, u64)>,
+}
+
+impl Resource {
+    fn to_json(self) -> Value {
+        let (process_peak, process_budget) = self.process.unzip();
+        json!({
+            "peak": self.peak,
+            "budget": self.budget,
+            "process_peak": process_peak,
+            "process_budget": process_budget,
+        })
+    }
 }
 
 /// A sort key: numbers by size, then other keys by their text.
@@ -132,7 +159,7 @@ impl Report {
             Event::WorkerRenewed { .. } => note(&mut self.renewed, event.to_string()),
             Event::SampleSlow(slow) => self.note_slow(slow),
             Event::EmptyShardsFound { .. }
-            | Event::BudgetShrunk { .. }
+            | Event::BudgetShrunk(_)
             | Event::CacheStopped { .. }
             | Event::ThreadsRefused { .. }
             | Event::QuarantineFailed { .. }
@@ -153,6 +180,18 @@ impl Report {
             | Event::EpochAbandoned
             | Event::EventsDropped { .. }
             | Event::Custom { .. } => {}
+        }
+    }
+
+    /// Adds peaks; of two for the same resource, the higher one counts.
+    pub(crate) fn note_resources(
+        &mut self,
+        resources: impl IntoIterator<Item = (&'static str, Resource)>,
+    ) {
+        for (name, resource) in resources {
+            let known = self.resources.entry(name).or_insert(resource);
+            let peak = known.peak.max(resource.peak);
+            *known = Resource { peak, ..resource };
         }
     }
 
@@ -217,8 +256,14 @@ impl Report {
             "deaths": self.deaths,
             "renewed": self.renewed,
             "slowest": self.slowest.iter().map(Slow::to_json).collect::<Vec<_>>(),
+            "resources": self.resources_to_json(),
             "notes": self.notes,
         })
+    }
+
+    fn resources_to_json(&self) -> Value {
+        let resources = self.resources.iter();
+        resources.map(|(name, resource)| ((*name).to_owned(), resource.to_json())).collect()
     }
 
     fn faults_to_json(&self) -> Vec<Value> {
@@ -279,6 +324,7 @@ impl Report {
             "cache_hits": self.cache_hits,
             "cache_misses": self.cache_misses,
             "cache_corrupt": self.cache_corrupt,
+            "resources": self.resources_to_json(),
             "notes": self.notes,
         })
     }
@@ -373,6 +419,15 @@ impl fmt::Display for Report {
         } else {
             self.sum_of_samples(formatter)?;
         }
+        if !self.resources.is_empty() {
+            let shown = |(name, resource): (&&str, &Resource)| {
+                let amount =
+                    |number| if **name == *MEMORY { in_bytes(number) } else { number.to_string() };
+                format!("{name} {} of {}", amount(resource.peak), amount(resource.budget))
+            };
+            let shown: Vec<_> = self.resources.iter().map(shown).collect();
+            write!(formatter, "\npeaks: {}", shown.join("; "))?;
+        }
         if !self.workers_lost.is_empty() {
             let lost: u64 = self.workers_lost.values().sum();
             let causes: Vec<_> =
@@ -456,6 +511,7 @@ impl Meters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Shrunk;
     fn bad(index: u64) -> FaultLine {
         FaultLine {
             path: Some("data/cat/7.jpg".into()),
@@ -482,7 +538,13 @@ mod tests {
         });
         report.apply(&Event::EpochStarted { epoch: 1, expected: Some(10) });
         report.apply(&Event::SampleSkipped(bad(7)));
-        report.apply(&Event::BudgetShrunk { budget: "files", from: 64, to: 10 });
+        let why = "the system has no descriptor left (EMFILE)".to_owned();
+        report.apply(&Event::BudgetShrunk(Shrunk { budget: "files", from: 64, to: 10, why }));
+        report.note_resources([
+            ("files", Resource { peak: 10, budget: 64, process: Some((20, 64)) }),
+            ("memory", Resource { peak: 96 << 20, budget: 128 << 20, process: None }),
+            ("files", Resource { peak: 7, budget: 64, process: Some((20, 64)) }),
+        ]);
         report.apply(&delivered(4));
         let death = json!({"worker": 3, "cause": "out of memory", "text": "worker 3 was killed"});
         report.apply(&Event::from_words("worker_died", death).unwrap());

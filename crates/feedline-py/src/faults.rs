@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crate::batch_engine::{BatchEngine, Verdict};
 use crate::errors::raise;
+use crate::processes::Processes;
 
 /// The user's policy_action for faults.
 #[pyclass(module = "feedline._native", frozen)]
@@ -276,6 +277,12 @@ impl Ledger {
     fn add_seconds(&self, seconds: f64) {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         self.0.measure(|report| report.elapsed += time);
+    }
+
+    /// The report has the peaks of these workers too.
+    fn watch_pool(&self, processes: &Processes) -> PyResult<()> {
+        self.0.watch_pool(processes.here()?.peaks());
+        Ok(())
     }
 
     fn report_json(&self) -> String {

@@ -30,7 +30,7 @@ pub(crate) struct Processes(processes::Processes);
 
 impl Processes {
     /// Raises in a fork, where the locks may be held by threads that do not exist.
-    fn here(&self) -> PyResult<&processes::Processes> {
+    pub(crate) fn here(&self) -> PyResult<&processes::Processes> {
         if self.0.is_forked() {
             return Err(PyRuntimeError::new_err("these workers belong to another process"));
         }

@@ -87,6 +87,10 @@ class PoolReports:
         self._retried = retried
         self._shows_repeats = shows_repeats
 
+    def watch(self, processes: _native.Processes) -> None:
+        """The report of the front has the peaks of these processes too."""
+        self._events.ledger.watch_pool(processes)
+
     def died(self, death: Death, owner: PoolOwner) -> Death:
         """A worker has died. Returns its death with what it was working on."""
         places = ((task, owner.locate(task, death.batch_offset, death.stage)) for task in death.tasks)

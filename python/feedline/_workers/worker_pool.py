@@ -135,6 +135,7 @@ class WorkerPool:
         self._retired: set[int] = set()
         config_json = call_as_json({**config, "may_be_fresh": not fresh})
         self._processes = _native.Processes(config_json, PACKAGE, list(LIBRARIES))
+        reports.watch(self._processes)
         _alive.add(self)
         self.workers = [Handle(self, worker_id) for worker_id in range(work.worker_count)]
 

@@ -88,7 +88,8 @@ mod tests {
     proptest! {
         #[test]
         fn rows_that_are_not_contiguous_are_copied(kept in prop::collection::vec(any::<bool>(), 1..20)) {
-            let (pool, budget) = (Pool::new(1 << 20), Budget::new("bytes", 1 << 20));
+            let budget = Budget::new("bytes", 1 << 20);
+        let pool = Pool::new(1 << 20, &budget);
             let columns = columns(Field::fixed("x", Dtype::Uint8, &[2]), kept.len());
             let permit = budget.acquire(columns.batch_bytes(), 0).unwrap();
             let batch_slots = columns.batch_slots(&pool, permit).unwrap();

@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn groups_are_concatenated_with_their_counts() {
-        let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
+        let budget = Budget::new("bytes", 1000);
+        let pool = Pool::new(1000, &budget);
         let (all, lengths) = joined((Dtype::Uint8, &[2]), values(), 0, &pool, &budget).unwrap();
         assert_eq!(parts(&all), (&[3, 2][..], &[1, 2, 3, 4, 5, 6][..]));
         let (shape, counts) = parts(&lengths);
@@ -96,7 +97,8 @@ mod tests {
 
     #[test]
     fn shorter_rows_are_padded() {
-        let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
+        let budget = Budget::new("bytes", 1000);
+        let pool = Pool::new(1000, &budget);
         let (all, _) = padded((Dtype::Uint8, &[2]), values(), &[7], 0, &pool, &budget).unwrap();
         assert_eq!(parts(&all), (&[3, 2, 2][..], &[1, 2, 7, 7, 7, 7, 7, 7, 3, 4, 5, 6][..]));
     }

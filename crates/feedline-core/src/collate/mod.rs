@@ -92,7 +92,7 @@ impl Columns {
         for row_bytes in self.fields.iter().filter_map(Field::row_bytes) {
             let bytes = row_bytes * self.size;
             let part = permit.split(bytes as u64);
-            let block = pool.take(bytes)?;
+            let block = pool.take(bytes, permit.slot())?;
             let rows = slab::carve(block, row_bytes, self.size, pool.give_back(part));
             for (batch_slot, row) in batch_slots.iter_mut().zip(rows) {
                 batch_slot.rows.push(row);
@@ -112,15 +112,15 @@ impl Columns {
         count: usize,
         mut permit: Permit,
     ) -> Result<VecDeque<BatchSlot>> {
+        permit.budget().trim();
         let mut batch_slots = VecDeque::with_capacity(count);
         for _ in 0..count {
             let mut rows = Vec::with_capacity(self.fields.len());
             for bytes in self.fields.iter().filter_map(Field::row_bytes) {
                 let part = permit.split(bytes as u64);
-                let block = Block::new(bytes).ok_or_else(|| {
-                    let message = format!("the system refused {bytes} bytes for a sample");
-                    Error::new(Kind::OutOfMemory, message)
-                })?;
+                let (budget, slot) = (permit.budget(), permit.slot());
+                let allocate = || Block::new(bytes);
+                let block = budget.allocate(bytes, "a sample", slot, &mut || (), allocate)?;
                 let give_back = Box::new(move |block| drop((block, part)));
                 rows.extend(slab::carve(block, bytes, 1, give_back));
             }
@@ -247,7 +247,7 @@ fn new_array(bytes: usize, number: u64, pool: &Pool, budget: &Budget) -> Result<
     let permit = budget
         .acquire(bytes as u64, number)
         .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
-    let block = pool.take(bytes)?;
+    let block = pool.take(bytes, number)?;
     slab::carve(block, bytes, 1, pool.give_back(Some(permit)))
         .pop()
         .ok_or_else(|| wrong_value("an array without memory"))

@@ -117,7 +117,8 @@ mod tests {
 
     #[test]
     fn each_array_is_padded_from_its_corner_with_its_shape_beside_it() {
-        let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
+        let budget = Budget::new("bytes", 1000);
+        let pool = Pool::new(1000, &budget);
         let values = vec![array(&[1, 3], 1), array(&[2, 2], 10)];
         let (padded, shapes) = arrays(values, &[9], 0, &pool, &budget).unwrap();
         let Column::Array { shape, memory, .. } = padded else { panic!("an array") };
@@ -155,7 +156,8 @@ mod tests {
 
     #[test]
     fn joined_arrays_are_concatenated_with_their_shapes_beside_them() {
-        let (pool, budget) = (Pool::new(1000), Budget::new("bytes", 1000));
+        let budget = Budget::new("bytes", 1000);
+        let pool = Pool::new(1000, &budget);
         let values = vec![array(&[1, 3], 1), array(&[2], 10)];
         let (all, shapes) = joined(Dtype::Uint8, values, 0, &pool, &budget).unwrap();
         let Column::Array { shape, memory, .. } = all else { panic!("an array") };

@@ -184,7 +184,8 @@ mod tests {
     #[test]
     fn every_batch_matches_the_predicted_columns() {
         for pad in [false, true] {
-            let (pool, budget) = (Pool::new(1 << 16), Budget::new("bytes", 1 << 16));
+            let budget = Budget::new("bytes", 1 << 16);
+            let pool = Pool::new(1 << 16, &budget);
             let columns = columns(pad);
             let permit: Permit = budget.acquire(columns.batch_bytes(), 0).unwrap();
             let batch_slots = columns.batch_slots(&pool, permit).unwrap();

@@ -1,4 +1,4 @@
-//! Amounts that the user may leave to Feedline: a count or a number of bytes, or "auto".
+//! Amounts that the user may leave to Feedline: a count or a number of bytes, a share of the memory, or "auto".
 
 use serde_json::Value;
 use std::fmt;
@@ -13,6 +13,8 @@ pub enum Choice {
     Auto,
     /// As the user says.
     Exactly(u64),
+    /// So many percent of the memory that the machine or the container allows; for memory only.
+    Percent(u8),
 }
 
 impl Choice {
@@ -24,8 +26,24 @@ impl Choice {
     /// The user's number.
     pub fn given(self) -> Option<u64> {
         match self {
-            Choice::Auto => None,
+            Choice::Auto | Choice::Percent(_) => None,
             Choice::Exactly(number) => Some(number),
+        }
+    }
+
+    /// Bytes: the user's number, or the user's share of all memory, or what `auto` says.
+    pub fn bytes(self, all: impl FnOnce() -> u64, auto: impl FnOnce() -> u64) -> u64 {
+        match self {
+            Choice::Auto => auto(),
+            Choice::Exactly(bytes) => bytes,
+            Choice::Percent(percent) => all() / 100 * u64::from(percent),
+        }
+    }
+
+    fn is_percent(self) -> bool {
+        match self {
+            Choice::Percent(_) => true,
+            Choice::Auto | Choice::Exactly(_) => false,
         }
     }
 }
@@ -41,6 +59,7 @@ impl fmt::Display for Choice {
         match self {
             Choice::Auto => write!(formatter, "auto"),
             Choice::Exactly(number) => write!(formatter, "{number}"),
+            Choice::Percent(percent) => write!(formatter, "{percent}%"),
         }
     }
 }
@@ -63,7 +82,8 @@ impl ArgumentRule for CountOrAuto {
     }
 
     fn allows(&self, choice: &Choice) -> bool {
-        choice.given().is_none_or(|number| (self.0..=self.1).contains(&number))
+        !choice.is_percent()
+            && choice.given().is_none_or(|number| (self.0..=self.1).contains(&number))
     }
 
     fn shown(&self, choice: &Choice) -> String {
@@ -91,7 +111,40 @@ impl ArgumentRule for BytesOrAuto {
     }
 
     fn allows(&self, choice: &Choice) -> bool {
-        choice.given().is_none_or(|bytes| (self.0..=1 << 50).contains(&bytes))
+        !choice.is_percent()
+            && choice.given().is_none_or(|bytes| (self.0..=1 << 50).contains(&bytes))
+    }
+
+    fn shown(&self, choice: &Choice) -> String {
+        choice.to_string()
+    }
+}
+
+/// Like `BytesOrAuto`, or a share of the memory that the machine or the container allows: "50%".
+pub(super) struct Memory(pub(super) u64);
+
+impl ArgumentRule for Memory {
+    type Of = Choice;
+
+    fn wanted(&self) -> String {
+        let low = self.0;
+        format!(
+            "\"auto\", a number of bytes from {low}, or text such as \"512MiB\", \"4G\" or \"50%\""
+        )
+    }
+
+    fn read(&self, value: &Value) -> Option<Choice> {
+        match value.as_str().and_then(|text| text.strip_suffix('%')) {
+            Some(percent) => percent.trim_end().parse().ok().map(Choice::Percent),
+            None => BytesOrAuto(self.0).read(value),
+        }
+    }
+
+    fn allows(&self, choice: &Choice) -> bool {
+        match choice {
+            Choice::Percent(percent) => (1..=100).contains(percent),
+            Choice::Auto | Choice::Exactly(_) => BytesOrAuto(self.0).allows(choice),
+        }
     }
 
     fn shown(&self, choice: &Choice) -> String {
@@ -141,6 +194,19 @@ fn parse_bytes(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_may_be_a_share_of_what_the_machine_allows() {
+        let read = |text: &str| Memory(1 << 20).read(&Value::from(text));
+        assert_eq!(read("50%"), Some(Choice::Percent(50)));
+        assert_eq!(read("50 %").map(|choice| choice.bytes(|| 4 << 30, || 0)), Some(2147483600));
+        assert_eq!((read("auto"), read("4GiB")), (Some(Choice::Auto), Some((4 << 30).into())));
+        assert_eq!(["half%", "-1%", "%", "12.5%", "300%"].map(read), [None; 5]);
+        let allows = |percent| Memory(1).allows(&Choice::Percent(percent));
+        assert_eq!([0, 1, 100, 101].map(allows), [false, true, true, false]);
+        assert!(!BytesOrAuto(0).allows(&Choice::Percent(5)));
+        assert!(!CountOrAuto(0, 9).allows(&Choice::Percent(5)));
+    }
 
     #[test]
     fn bytes_may_be_text() {

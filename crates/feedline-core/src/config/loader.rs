@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::path::PathBuf;
 
-use super::amount::{BytesOrAuto, Choice, CountOrAuto};
+use super::amount::{BytesOrAuto, Choice, CountOrAuto, Memory};
 use super::arguments::{Arguments, Seconds, Text, Whole};
 use super::calls::CallArguments;
 use super::functions::FunctionWorkers;
@@ -66,7 +66,7 @@ impl CallArguments for LoaderOptions {
         from.take("threads", &mut self.threads, CountOrAuto(1, 1024))?;
         from.take("readers", &mut self.readers, CountOrAuto(1, 256))?;
         from.take("files", &mut self.files, CountOrAuto(1, 1 << 20))?;
-        from.take("memory", &mut self.memory, BytesOrAuto(1 << 20))?;
+        from.take("memory", &mut self.memory, Memory(1 << 20))?;
         from.take("prefetch", &mut self.prefetch, BytesOrAuto(0))?;
         from.take("seed", &mut self.seed, Whole(0, u64::MAX))?;
         match from.get("faults") {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::amount::{BytesOrAuto, Choice, CountOrAuto};
+use super::amount::{BytesOrAuto, Choice, CountOrAuto, Memory};
 use super::arguments::{Arguments, OneOf, Real, Truth, Whole};
 use crate::error::{Error, Kind, Result};
 
@@ -56,7 +56,7 @@ impl Workers {
         let workers = Workers {
             worker_count: worker_count as u32,
             depth: from.read("depth", Whole(1, 1024))?.unwrap_or(1) as u32,
-            memory: from.read("memory", BytesOrAuto(1 << 20))?.unwrap_or_default(),
+            memory: from.read("memory", Memory(1 << 20))?.unwrap_or_default(),
             max_deaths: from.read("max_deaths", CountOrAuto(0, 1 << 20))?.unwrap_or_default(),
             death_window: window,
             attempts: from.read("attempts", Whole(1, 1000))?.map(|attempts| attempts as u32),

@@ -6,21 +6,16 @@
 
 use lru::LruCache;
 use rustix::io::Errno;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use crate::budget::{Budget, Closed, Permit};
+use crate::budget::{Budget, Closed, Permit, Reclaim, Unmet};
 use crate::error::{Error, Kind, Result};
-use crate::event::Event;
 use crate::sys::file::{Handle, Identity};
+use crate::sys::inspect::Descriptors;
 use crate::sys::lock::Mutex;
-
-/// How often, and after which pause, opening is retried while the system has no descriptor left.
-const ATTEMPTS: usize = 100;
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// An open file and the permit for its descriptor.
 struct OpenFile {
@@ -31,18 +26,43 @@ struct OpenFile {
 /// The descriptors of a run.
 pub struct OpenFiles {
     budget: Budget,
-    idle: Mutex<LruCache<PathBuf, Arc<OpenFile>>>,
-    waiting: AtomicUsize,
+    cached: Arc<CachedDescriptors>,
     /// Identities of indexed files, as they were when indexed.
     known: HashMap<PathBuf, Identity>,
-    on_event: Box<dyn Fn(Event) + Send + Sync>,
+}
+
+/// Descriptors that were used, for the next use. Those that are not in use are given back when any loader needs them.
+struct CachedDescriptors(Mutex<LruCache<PathBuf, Arc<OpenFile>>>);
+
+impl CachedDescriptors {
+    /// Closes the least recently used descriptor that is not in use.
+    fn close_one(&self) -> bool {
+        let mut cached = self.0.lock();
+        let oldest = cached
+            .iter()
+            .rev()
+            .find(|(_, opened)| Arc::strong_count(opened) == 1)
+            .map(|(path, _)| path.clone());
+        oldest.is_some_and(|path| cached.pop(&path).is_some())
+    }
+}
+
+impl Reclaim for CachedDescriptors {
+    fn reclaim(&self, amount: u64) -> u64 {
+        let mut closed = 0;
+        while closed < amount && self.close_one() {
+            closed += 1;
+        }
+        closed
+    }
 }
 
 impl OpenFiles {
     /// No open files yet.
-    pub fn new(budget: Budget, on_event: Box<dyn Fn(Event) + Send + Sync>) -> OpenFiles {
-        let idle = Mutex::new(LruCache::unbounded());
-        OpenFiles { budget, idle, waiting: AtomicUsize::new(0), known: HashMap::new(), on_event }
+    pub fn new(budget: Budget) -> OpenFiles {
+        let cached = Arc::new(CachedDescriptors(Mutex::new(LruCache::unbounded())));
+        budget.reclaim_from(&cached);
+        OpenFiles { budget, cached, known: HashMap::new() }
     }
 
     /// Refuses these files if their identity has changed.
@@ -59,55 +79,57 @@ impl OpenFiles {
         before_wait: &mut dyn FnMut(),
         work: impl FnOnce(&Handle) -> Result<T>,
     ) -> Result<T> {
-        let known = self.idle.lock().get(path).map(Arc::clone);
+        let known = self.cached.0.lock().get(path).map(Arc::clone);
         let opened = match known {
             Some(opened) if opened.handle.check_open() => opened,
             Some(_) | None => {
                 let opened = Arc::new(self.open(path, slot, before_wait)?);
-                self.idle.lock().put(path.to_owned(), Arc::clone(&opened));
+                self.cached.0.lock().put(path.to_owned(), Arc::clone(&opened));
                 opened
             }
         };
         let outcome = work(&opened.handle);
         if outcome.is_err() {
             // The handle may be of an older file: the next attempt opens it again.
-            self.idle.lock().pop(path);
+            self.cached.0.lock().pop(path);
         }
         drop(opened);
-        // After our own use: the waiting thread needs a descriptor that is not in use.
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.close_one_idle();
+        // After our own use: the waiting thread, perhaps of another loader, needs a descriptor that is not in use.
+        if self.budget.is_awaited() {
+            self.cached.close_one();
         }
         outcome
     }
 
     fn open(&self, path: &Path, slot: u64, before_wait: &mut dyn FnMut()) -> Result<OpenFile> {
-        for _ in 0..ATTEMPTS {
-            let permit = self.permit(slot, before_wait).map_err(closed)?;
+        // Both the permit and the attempt to open may wait.
+        let before_wait = RefCell::new(before_wait);
+        let attempt = || {
+            let permit = match self.permit(slot, &mut || before_wait.borrow_mut()()) {
+                Ok(permit) => permit,
+                Err(Closed) => return Ok(Err(closed())),
+            };
             match Handle::open(path) {
                 Ok(handle) => {
-                    self.check(path, &handle)?;
-                    return Ok(OpenFile { handle, _permit: permit });
+                    let checked = self.check(path, &handle);
+                    Ok(checked.map(|()| OpenFile { handle, _permit: permit }))
                 }
-                Err(error) if is_out_of_descriptors(&error) => {
-                    let (from, to) = self.budget.shrink();
-                    if from != to {
-                        (self.on_event)(Event::BudgetShrunk { budget: "files", from, to });
-                    }
-                    drop(permit);
-                    before_wait();
-                    while self.close_one_idle() {}
-                    self.budget.pause(PAUSE).map_err(closed)?;
-                }
-                Err(error) => return Err(Error::io(Kind::Read, "opening the file", error)),
+                Err(error) if is_out_of_descriptors(&error) => Err(refusal(&error)),
+                Err(error) => Ok(Err(Error::io(Kind::Read, "opening the file", error))),
+            }
+        };
+        match self.budget.insist(slot, &mut || before_wait.borrow_mut()(), attempt) {
+            Ok(opened) => opened,
+            Err(Unmet::Closed) => Err(closed()),
+            Err(Unmet::Refused(time)) => {
+                let message = format!(
+                    "the system had no descriptor left for {} s, not even for one file; this process holds {}",
+                    time.as_secs_f32(),
+                    Descriptors::here()
+                );
+                Err(Error::new(Kind::TooManyOpenFiles, message))
             }
         }
-        let seconds = (PAUSE * ATTEMPTS as u32).as_secs_f32();
-        let message = format!(
-            "the system had no descriptor left for {seconds} s, not even for one file; this program holds {}",
-            crate::sys::limits::open_files()
-        );
-        Err(Error::new(Kind::TooManyOpenFiles, message))
     }
 
     /// The slots of its records are known for another version of the file; at those slots there may be anything
@@ -146,22 +168,14 @@ impl OpenFiles {
         before_wait();
         // Announced first, then checked once more: a descriptor that became idle in between would stay in the cache
         // while this thread waits for it.
-        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _announced = self.budget.announce();
         self.close_one_idle();
-        let permit = self.budget.acquire(1, slot);
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        permit
+        self.budget.acquire(1, slot)
     }
 
-    /// Closes the least recently used descriptor that is not in use.
+    /// Closes the descriptor of this loader that was used least recently and is not in use, or one of another loader.
     fn close_one_idle(&self) -> bool {
-        let mut idle = self.idle.lock();
-        let oldest = idle
-            .iter()
-            .rev()
-            .find(|(_, opened)| Arc::strong_count(opened) == 1)
-            .map(|(path, _)| path.clone());
-        oldest.is_some_and(|path| idle.pop(&path).is_some())
+        self.cached.close_one() || self.budget.reclaim_from_others(1) > 0
     }
 
     /// The number of open descriptors.
@@ -171,11 +185,20 @@ impl OpenFiles {
 
     /// Closes all descriptors that are not in use.
     pub(crate) fn close_idle(&self) {
-        while self.close_one_idle() {}
+        while self.cached.close_one() {}
     }
 }
 
-fn closed(_: Closed) -> Error {
+/// What the system refused, for an event.
+fn refusal(error: &std::io::Error) -> String {
+    let code = match Errno::from_io_error(error) {
+        Some(Errno::NFILE) => "ENFILE",
+        Some(_) | None => "EMFILE",
+    };
+    format!("the system has no descriptor left ({code})")
+}
+
+fn closed() -> Error {
     Error::new(Kind::Closed, "the loader is closed")
 }
 
@@ -212,7 +235,7 @@ mod tests {
             limit in 1_u64..6, threads in 1_usize..6, order in prop::collection::vec(0_usize..12, 1..60),
         ) {
             let folder = folder(12);
-            let open = OpenFiles::new(Budget::new("files", limit), Box::new(drop));
+            let open = OpenFiles::new(Budget::new("files", limit));
             let in_use = Mutex::new(BTreeMap::new());
             std::thread::scope(|scope| {
                 for _ in 0..threads {
@@ -245,7 +268,7 @@ mod tests {
     fn a_file_used_again_is_not_opened_again() {
         let folder = folder(1);
         let path = folder.path().join("0");
-        let open = OpenFiles::new(Budget::new("files", 4), Box::new(drop));
+        let open = OpenFiles::new(Budget::new("files", 4));
         open.with(&path, 0, &mut || (), first_byte).unwrap();
         std::fs::remove_file(&path).unwrap();
         assert_eq!(open.with(&path, 0, &mut || (), first_byte).unwrap(), 0);
@@ -258,7 +281,7 @@ mod tests {
         let known = || Handle::open(&path).unwrap().identity().unwrap();
         let before = known();
         let read = |known| {
-            let open = OpenFiles::new(Budget::new("files", 4), Box::new(drop));
+            let open = OpenFiles::new(Budget::new("files", 4));
             open.knowing(vec![(path.clone(), known)]).with(&path, 0, &mut || (), first_byte)
         };
         assert_eq!(read(before).unwrap(), 0);
@@ -286,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_reported_with_the_system_error() {
-        let open = OpenFiles::new(Budget::new("files", 4), Box::new(drop));
+        let open = OpenFiles::new(Budget::new("files", 4));
         let error = open.with(Path::new("/no/such/file"), 0, &mut || (), first_byte).unwrap_err();
         assert_eq!((error.kind(), error.os_error()), (Kind::Read, Some(2)));
         assert_eq!(open.count(), 0);

@@ -128,23 +128,29 @@ impl Reader {
             .bytes
             .acquire_after(length.saturating_add(more), slot, before_wait)
             .map_err(|_| Error::new(Kind::Closed, "the loader is closed"))?;
+        let length = usize::try_from(length).map_err(|_| {
+            Error::new(Kind::TooLarge, format!("{length} bytes do not fit in memory"))
+        })?;
+        let mut bytes = self.buffer(length, slot, before_wait)?;
         self.files.with(path, slot, before_wait, |handle| {
-            let length = usize::try_from(length).map_err(|_| {
-                Error::new(Kind::TooLarge, format!("{length} bytes do not fit in memory"))
-            })?;
-            let mut bytes = self.buffer_pool.take();
-            // A reused buffer is not cleared, because all of it is overwritten.
-            if bytes.len() < length {
-                bytes.clear();
-                if bytes.try_reserve_exact(length).is_err() {
-                    let message = format!("the system refused {length} bytes for a file");
-                    return Err(Error::new(Kind::OutOfMemory, message));
-                }
-                bytes.resize(length, 0);
-            }
             let count = handle.read_at(&mut bytes[..length], offset).map_err(failed)?;
             Ok((Piece::new(bytes, length, permit, &self.buffer_pool), count))
         })
+    }
+
+    /// A buffer of at least this length. If the system has no memory, it is asked again when others have returned some.
+    fn buffer(&self, length: usize, slot: u64, before_wait: &mut dyn FnMut()) -> Result<Vec<u8>> {
+        let mut bytes = self.buffer_pool.take();
+        // A reused buffer is not cleared, because all of it is overwritten.
+        if bytes.len() >= length {
+            return Ok(bytes);
+        }
+        bytes.clear();
+        self.bytes.allocate(length, "a file", slot, before_wait, || {
+            bytes.try_reserve_exact(length).ok()
+        })?;
+        bytes.resize(length, 0);
+        Ok(bytes)
     }
 
     /// Its open files.
@@ -179,8 +185,10 @@ mod tests {
     use crate::sys::file;
 
     fn reader(bytes: u64) -> Reader {
-        let files = OpenFiles::new(Budget::new("files", 2), Box::new(drop));
-        Reader::new(files, Budget::new("bytes", bytes), BufferPool::default())
+        let files = OpenFiles::new(Budget::new("files", 2));
+        let budget = Budget::new("bytes", bytes);
+        let buffer_pool = BufferPool::new(&budget);
+        Reader::new(files, budget, buffer_pool)
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Refuses settings that do not fit a source, or one another, before a loader starts.
 
 use super::fields::{casts, fields, given, padding, transform, wanted};
-use crate::config::{Function, Padding, Settings};
+use crate::config::{Choice, Function, Padding, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::plan::{self, Excluded, Plan};
 use crate::sample::{Field, FieldKind};
@@ -47,6 +47,20 @@ pub(super) fn plan(source: &dyn Source, settings: &Settings, excluded: Excluded)
         return Err(Error::new(Kind::InvalidArgument, message).with_hint("skip fewer samples"));
     }
     Ok(plan)
+}
+
+/// Refuses a prefetch that leaves nothing of the memory that the user gave.
+pub(super) fn check_prefetch(prefetch: u64, memory: u64, given: Choice) -> Result<()> {
+    if prefetch < memory {
+        return Ok(());
+    }
+    let percent = match given {
+        Choice::Percent(_) => format!(" (memory=\"{given}\")"),
+        Choice::Auto | Choice::Exactly(_) => String::new(),
+    };
+    let message = format!("loader: prefetch={prefetch} leaves nothing of memory={memory}{percent}");
+    Err(Error::new(Kind::InvalidArgument, message)
+        .with_hint("prefetch is a part of memory; the rest is for files and decoding"))
 }
 
 /// Refuses a cache that leaves nothing of the memory that the user gave.

@@ -50,7 +50,7 @@ impl Run {
         let mut native = Native::default();
         while let Some(extra) = self.extras.take() {
             self.make_extras(vec![extra], Some(&mut native));
-            native.trim(self.shared.keep);
+            native.trim(self.keep);
         }
     }
 }

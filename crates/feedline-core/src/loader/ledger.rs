@@ -4,6 +4,7 @@
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::fault::{self, Causes, FaultLine, FaultPolicy, Standing, Symptom};
 use crate::metrics::{Report, SLOWEST};
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
+use crate::worker::processes::PoolPeaks;
 
 /// Events that wait to be taken, at most; of more, the oldest are lost.
 const WAITING: usize = 4096;
@@ -35,6 +37,8 @@ struct LedgerState {
     /// How the epoch stands at its end.
     standing: Standing,
     report: Report,
+    /// The peaks of the present worker pool.
+    pool_peaks: Option<Arc<PoolPeaks>>,
     events: VecDeque<Event>,
     lost: u64,
     epoch: EpochSums,
@@ -72,6 +76,7 @@ impl Ledger {
             causes: Causes::default(),
             standing: Standing::default(),
             report,
+            pool_peaks: None,
             events: VecDeque::new(),
             lost: 0,
             epoch: EpochSums::default(),
@@ -324,7 +329,20 @@ impl Ledger {
 
     /// What has happened so far.
     pub fn report(&self) -> Report {
-        self.state.lock().report.clone()
+        let state = self.state.lock();
+        let mut report = state.report.clone();
+        if let Some(peaks) = &state.pool_peaks {
+            report.note_resources(peaks.resources());
+        }
+        report
+    }
+
+    /// The report has the peaks of this worker pool too, and of those before it.
+    pub fn watch_pool(&self, peaks: Arc<PoolPeaks>) {
+        let mut state = self.state.lock();
+        if let Some(before) = state.pool_peaks.replace(peaks) {
+            state.report.note_resources(before.resources());
+        }
     }
 
     /// Changes what only the caller can measure.

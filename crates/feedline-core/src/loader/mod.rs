@@ -1,6 +1,7 @@
 //! Connects the stages of a run. Only this module knows all of them.
 
 mod activity;
+mod budgets;
 mod caching;
 mod check;
 pub mod defaults;
@@ -23,10 +24,9 @@ mod watch;
 pub mod workers;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::budget::Budget;
 use crate::bytes::BufferPool;
 use crate::checkpoint::{Checkpoint, Fingerprint};
 use crate::collate::{Columns, Pool, Promise};
@@ -38,7 +38,7 @@ use crate::event::Event;
 use crate::fault::{self, Symptom};
 use crate::fetch::MemoryCache;
 use crate::format::Parser;
-use crate::metrics::Report;
+use crate::metrics::{Report, Resource};
 use crate::plan::{Excluded, Plan};
 use crate::sample::{Batch, Field, FieldKind};
 use crate::source::Source;
@@ -48,9 +48,10 @@ use crate::sys::thread::Threads;
 use crate::sys::{clock, limits};
 use crate::transform::Transform;
 use crate::transform::predicate::{Bucketing, FieldLocation, Predicate};
+use budgets::{Budgets, Limit};
 use caching::SampleCache;
 pub use check::check;
-use check::{check_cache, check_names, plan};
+use check::{check_cache, check_names, check_prefetch, plan};
 pub use fields::given;
 use fields::{PICTURE, Write, casts, fields, padding, transform, wanted, writes};
 pub use handed::{BatchEnd, Instruction, Part};
@@ -95,13 +96,12 @@ struct Shared {
     readers: usize,
     /// The most bytes that one sample may take.
     largest: u64,
-    /// Bytes of working memory that each worker keeps between samples.
-    keep: usize,
-    /// For files and the values derived from them.
-    work: Budget,
-    /// For batches, until the consumer drops them.
-    batches: Budget,
-    files: Budget,
+    budgets: Budgets,
+    /// Threads for all epochs, if a front calls functions: its worker processes, which stay from epoch to epoch, would
+    /// otherwise take the places of threads between two epochs if the system allows no more.
+    kept_threads: Option<Threads>,
+    /// The most threads that an epoch had.
+    thread_peak: AtomicU64,
     pool: Pool,
     buffer_pool: BufferPool,
     ledger: Arc<Ledger>,
@@ -184,13 +184,14 @@ impl Loader {
         };
         let least = settings.prefetch.or(|| 0).saturating_add(64 << 20);
         let cached = cached_bytes(&settings);
-        let memory = settings.memory.or(|| {
+        let memory = settings.memory.bytes(limits::allowed_memory, || {
             let available = limits::available_memory();
             // A cache comes on top, as far as the machine has the memory.
             let cached = cached.min(available / 2);
             defaults::memory(available).max(least) + cached
         });
         let prefetch = settings.prefetch.or(|| defaults::prefetch(memory));
+        check_prefetch(prefetch, memory, settings.memory)?;
         check_cache(cached, memory, prefetch)?;
         let work = memory.saturating_sub(prefetch).max(1);
         let keep = (work.saturating_sub(cached) / (4 * threads as u64)).min(32 << 20) as usize;
@@ -201,16 +202,20 @@ impl Loader {
             Some(Caching { store: CacheStore::Folder { .. }, .. }) => (files - 1).max(1),
             Some(Caching { store: CacheStore::Memory(_), .. }) | None => files,
         };
-        let work_budget = Budget::new("bytes", work - (keep * threads) as u64);
+        let memory_limit = Limit::of(settings.memory, memory);
+        let files_limit = Limit::of(settings.files, files);
+        let budgets = Budgets::new(memory_limit, prefetch, (keep * threads) as u64, files_limit);
+        let work_budget = &budgets.work;
         let cache = settings.cache.as_ref().map(|caching| {
             let memory =
-                |limit: u64| MemoryCache::new(limit.min(work_budget.limit() * 3 / 4), &work_budget);
+                |limit: u64| MemoryCache::new(limit.min(work_budget.limit() * 3 / 4), work_budget);
             SampleCache::new(caching, &*source, transform.as_ref(), parser.is_some(), memory)
         });
         let ledger = Arc::new(Ledger::new(settings.faults.clone())?);
         if raised.is_raised() {
             ledger.event(Event::OpenFilesRaised { from: raised.from, to: raised.to });
         }
+        budgets.note_in(&ledger);
         ledger.excluded(excluded_count);
         ledger.empty_shards(&source.empty_shards());
         let shared = Shared {
@@ -230,13 +235,12 @@ impl Loader {
             seed,
             threads,
             readers,
-            keep,
             largest: memory.max(LARGEST),
-            work: work_budget,
-            batches: Budget::new("bytes of batches", prefetch),
-            files: Budget::new("files", files),
-            buffer_pool: BufferPool::default(),
-            pool: Pool::new(usize::try_from(prefetch).unwrap_or(usize::MAX)),
+            buffer_pool: BufferPool::new(&budgets.work),
+            pool: Pool::new(usize::try_from(prefetch).unwrap_or(usize::MAX), &budgets.batches),
+            budgets,
+            thread_peak: AtomicU64::new(0),
+            kept_threads: joined.then(Threads::kept),
             ledger,
             progress: Mutex::default(),
             resumed: AtomicBool::new(false),
@@ -271,9 +275,7 @@ impl Loader {
             }
             progress.clone()
         };
-        shared.batches.reopen();
-        shared.work.reopen();
-        shared.files.reopen();
+        shared.budgets.reopen();
         let running = Arc::new(Running::start(Arc::clone(shared), start)?);
         *current = Some(Arc::clone(&running));
         Ok(Epoch { running, is_finished: false, receipt: None })
@@ -340,6 +342,7 @@ impl Loader {
         {
             running.measure(&mut report);
         }
+        report.note_resources(self.shared.resources());
         report
     }
 
@@ -382,6 +385,9 @@ impl Loader {
         if let Some(running) = self.current.lock().take() {
             running.close();
         }
+        if let Some(threads) = &self.shared.kept_threads {
+            threads.end(GRACE);
+        }
         self.shared.pool.close();
         self.shared.buffer_pool.close();
     }
@@ -409,15 +415,14 @@ impl Loader {
 
     /// The budgets and counts that were decided, for people.
     pub fn decided(&self) -> Decided {
-        let shared = &self.shared;
+        let Shared { threads, readers, budgets, .. } = &*self.shared;
+        let Budgets { work, batches, decoders, files, .. } = budgets;
         Decided {
-            threads: shared.threads,
-            readers: shared.readers,
-            files: shared.files.limit(),
-            prefetch: shared.batches.limit(),
-            memory: shared.batches.limit()
-                + shared.work.limit()
-                + (shared.keep * shared.threads) as u64,
+            threads: *threads,
+            readers: *readers,
+            files: files.limit(),
+            prefetch: batches.limit(),
+            memory: batches.limit() + work.limit() + decoders.limit(),
         }
     }
 }
@@ -444,6 +449,14 @@ impl Drop for Loader {
 }
 
 impl Shared {
+    /// The peak of each resource, and its budget.
+    fn resources(&self) -> impl Iterator<Item = (&'static str, Resource)> {
+        let budget = (self.threads + self.readers + usize::from(self.hands_on())) as u64;
+        let peak = self.thread_peak.load(Ordering::Relaxed);
+        let threads = Resource { peak, budget, process: None };
+        self.budgets.resources().into_iter().chain([("threads", threads)])
+    }
+
     fn checkpoint(&self, progress: Progress) -> Checkpoint {
         let mut settings = format!(
             "{:?} {:?} {:?} {} {:?} {:?}",
@@ -553,7 +566,7 @@ struct Running {
 
 impl Running {
     fn start(shared: Arc<Shared>, start: Progress) -> Result<Running> {
-        let threads = Threads::default();
+        let threads = shared.kept_threads.clone().unwrap_or_default();
         let run = Run::start(shared, start, &threads)?;
         let (started, ended) = (clock::now(), Mutex::new(false));
         Ok(Running { run, threads, started, ended, home: OwnerProcess::here() })
@@ -578,7 +591,7 @@ impl Running {
         }
         self.run.close();
         self.threads.wait(GRACE);
-        self.run.close_files();
+        self.run.release();
         self.run.flush_cache();
         self.settle(None).unwrap_or_else(|_| unreachable!("only an epoch at its end must add up"));
     }

@@ -91,7 +91,7 @@ impl Run {
 
     pub(super) fn take_lone_slot(&self, slot: u64) -> Result<Option<BatchSlot>> {
         let columns = &self.shared.columns;
-        match self.shared.batches.acquire(columns.row_bytes(), slot) {
+        match self.shared.budgets.batches.acquire(columns.row_bytes(), slot) {
             Ok(permit) => Ok(columns.lone_slots(1, permit)?.pop_front()),
             Err(_) => Ok(None),
         }
@@ -182,7 +182,7 @@ impl Run {
     fn hand(&self, handing: PartInProgress) {
         let PartInProgress { number, gathered, keys, may_be_batch } = handing;
         let shared = &self.shared;
-        match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
+        match shared.columns.complete(gathered, &shared.pool, &shared.budgets.batches) {
             Ok(batch) => {
                 let part = Part { batch, keys, may_be_batch };
                 match number {
@@ -198,7 +198,7 @@ impl Run {
     pub(super) fn deliver(&self, complete: CompleteBatch) {
         let CompleteBatch { number, gathered, position } = complete;
         let shared = &self.shared;
-        match shared.columns.complete(gathered, &shared.pool, &shared.batches) {
+        match shared.columns.complete(gathered, &shared.pool, &shared.budgets.batches) {
             Ok(batch) => {
                 let end = Progress { epoch: self.epoch, position };
                 self.handoff.put(number, Delivery { batch, end });

@@ -1,14 +1,15 @@
 //! The fetch stage: readers fetch the bytes of samples in order, retry transient faults, and wait while the source is
 //! unavailable.
 
-use crossbeam_channel::Sender;
 use serde_json::json;
 use std::time::Duration;
 
 use super::activity::{ActivityRecord, ThreadActivity};
 use super::caching::Lookup;
 use super::gate::AfterFailure;
-use super::run::{FILES_CHUNK, ImageWork, OVERHEAD, Run, SampleOrder, Task, caught, closed};
+use super::run::{
+    FILES_CHUNK, ImageWork, OVERHEAD, Run, SampleOrder, Task, TaskSink, caught, closed,
+};
 use crate::bytes::Piece;
 use crate::collate::BatchSlot;
 use crate::config::InjectedFault;
@@ -26,7 +27,7 @@ pub(super) type Fetching = std::result::Result<Task, Box<(Fault, BatchSlot)>>;
 impl Run {
     /// Fetches several samples at a time, because waking a thread for each costs more than reading it. Fetched samples
     /// are handed on before any wait.
-    pub(super) fn read(&self, tasks: &Sender<Vec<Task>>, activity: &ActivityRecord) {
+    pub(super) fn read(&self, tasks: &TaskSink, activity: &ActivityRecord) {
         if self.shared.source.contents().is_some() {
             return self.read_records(tasks, activity);
         }
@@ -44,7 +45,7 @@ impl Run {
                     has_waited = true;
                     if !ready.is_empty() {
                         // The channel is closed when the run is: then nothing is needed.
-                        let _ = tasks.send(std::mem::take(&mut ready));
+                        tasks.put(self, std::mem::take(&mut ready));
                     }
                 };
                 let fetched = self.fetch(order, activity, &mut hand_on);
@@ -58,13 +59,13 @@ impl Run {
                     Ok(task) => ready.push(task),
                     Err(bad) => {
                         if !ready.is_empty() {
-                            let _ = tasks.send(std::mem::take(&mut ready));
+                            tasks.put(self, std::mem::take(&mut ready));
                         }
                         self.settle([(of, Err(bad))], None);
                     }
                 }
             }
-            if !ready.is_empty() && tasks.send(ready).is_err() {
+            if !ready.is_empty() && !tasks.put(self, ready) {
                 return;
             }
         }
@@ -269,7 +270,7 @@ impl Run {
             if let Some(image_work) = &image_work {
                 let (working, result) = self.image_bytes(image_work);
                 let result = if shared.in_rows { 0 } else { result };
-                more += (working.saturating_sub(shared.keep) + result) as u64;
+                more += (working.saturating_sub(self.keep) + result) as u64;
             }
             let extra = match more {
                 0 => None,

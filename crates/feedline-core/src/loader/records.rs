@@ -1,12 +1,11 @@
 //! The fetch stage for records: adjacent records of a chunk are read at once, whatever their order. If there is nothing
 //! to decode, the thread that reads a record also completes its sample.
 
-use crossbeam_channel::Sender;
 use std::path::Path;
 
 use super::activity::{ActivityRecord, ThreadActivity};
 use super::caching::{Keep, Lookup};
-use super::run::{MakeResult, OVERHEAD, Run, SampleOrder, Task};
+use super::run::{MakeResult, OVERHEAD, Run, SampleOrder, Task, TaskSink};
 use crate::bytes::Piece;
 use crate::engine;
 use crate::error::{Error, Kind, Result};
@@ -32,7 +31,7 @@ struct WantedRecord<'a> {
 /// Samples that are ready, and where they go.
 struct Ready<'a> {
     run: &'a Run,
-    tasks: &'a Sender<Vec<Task>>,
+    tasks: &'a TaskSink,
     ready: Vec<Task>,
     /// Used again for each chunk.
     results: Vec<(engine::Order, MakeResult)>,
@@ -50,7 +49,7 @@ impl Ready<'_> {
         ready.sort_unstable_by_key(|task| task.order.of.slot);
         if run.shared.transform.is_some() {
             // Nobody listens any more when the run is closed: then nothing is needed.
-            *is_closed |= tasks.send(std::mem::take(ready)).is_err();
+            *is_closed |= !tasks.put(run, std::mem::take(ready));
             return;
         }
         let start = clock::now();
@@ -62,7 +61,7 @@ impl Ready<'_> {
 
 impl Run {
     /// Fetches chunks of records until there are none left.
-    pub(super) fn read_records(&self, tasks: &Sender<Vec<Task>>, activity: &ActivityRecord) {
+    pub(super) fn read_records(&self, tasks: &TaskSink, activity: &ActivityRecord) {
         let mean = self.shared.source.mean_bytes().max(1);
         let chunk = (BYTES / mean).clamp(1, RECORDS) as usize;
         let mut orders = Vec::new();

@@ -5,7 +5,8 @@
 //! order, a reader takes all that its sample will need before a worker sees it, and workers wait only
 //! for room for a batch whose samples, and all samples before them, are here.
 
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use super::perform::Outbox;
 use super::slot_supply::{Horizon, SlotSupply};
 use super::watch::Watch;
 use super::{Progress, Shared};
+use crate::budget::Permit;
 use crate::collate::BatchSlot;
 use crate::deliver::Handoff;
 use crate::engine::{self, Engine, Position};
@@ -33,9 +35,9 @@ use crate::fetch::{CacheMeters, CachedImage, Fetched, OpenFiles, Reader, Streams
 use crate::metrics::Meters;
 use crate::plan;
 use crate::sample::{Batch, Sample, Stage, Ticket};
-use crate::sys::clock;
 use crate::sys::lock::{Deadline, Mutex};
 use crate::sys::thread::Threads;
+use crate::sys::{clock, limits};
 use crate::transform::{Native, Prepared};
 
 /// Samples from memory that a worker takes at once: each costs less than taking it.
@@ -44,6 +46,9 @@ const MEMORY_CHUNK: usize = 64;
 pub(super) const FILES_CHUNK: usize = 8;
 /// Samples that are named when the consumer has waited for long.
 const SPELLED_OUT: usize = 4;
+/// How often, and after which pause, the system is asked for threads if it allows none.
+const THREAD_ATTEMPTS: u32 = 100;
+const THREAD_PAUSE: Duration = Duration::from_millis(50);
 /// What a sample costs besides its bytes.
 pub(super) const OVERHEAD: u64 = 512;
 
@@ -146,6 +151,9 @@ pub(super) struct Run {
     /// Good samples of batches that are left out because they are not full.
     pub(super) dropped: AtomicU64,
     closed: AtomicBool,
+    /// Bytes of working memory that each worker keeps between samples, and the permit for them.
+    pub(super) keep: usize,
+    kept: Mutex<Option<Permit>>,
 }
 
 /// How long the consumer has waited for the next batch.
@@ -153,6 +161,50 @@ pub(super) struct Run {
 struct Waiting {
     time: Duration,
     is_reported: bool,
+}
+
+/// Where a reader puts samples whose bytes are here.
+pub(super) enum TaskSink {
+    /// For workers.
+    Queue(Sender<Vec<Task>>),
+    /// There is no thread for workers: the reader makes them.
+    Here(RefCell<(Native, Vec<(engine::Order, MakeResult)>)>),
+}
+
+impl TaskSink {
+    /// Hands tasks on. Returns false if nobody needs them any more.
+    pub(super) fn put(&self, run: &Run, tasks: Vec<Task>) -> bool {
+        match self {
+            TaskSink::Queue(queue) => queue.send(tasks).is_ok(),
+            TaskSink::Here(memory) => {
+                let (native, results) = &mut *memory.borrow_mut();
+                run.make_all(tasks, &ActivityRecord::default(), native, results);
+                !run.is_closed()
+            }
+        }
+    }
+}
+
+/// How many threads read, and how many make samples.
+#[derive(Debug, PartialEq, Eq)]
+struct Divided {
+    readers: usize,
+    workers: usize,
+}
+
+/// Divides fewer threads than were wanted in the same proportion. A reader that is alone also makes the samples.
+fn divide(threads: usize, readers: usize, workers: usize) -> Divided {
+    if threads >= readers + workers {
+        return Divided { readers, workers };
+    }
+    if readers == 0 {
+        return Divided { readers, workers: threads };
+    }
+    let makers = match threads {
+        0 | 1 => 0,
+        _ => (threads * workers / (readers + workers)).clamp(1, threads - 1),
+    };
+    Divided { readers: threads - makers, workers: makers }
 }
 
 impl Run {
@@ -163,21 +215,20 @@ impl Run {
         epoch_threads: &Threads,
     ) -> Result<Arc<Run>> {
         let Progress { epoch, position } = from;
-        let ledger = Arc::clone(&shared.ledger);
-        let on_event = Box::new(move |event| ledger.event(event));
         let files =
-            OpenFiles::new(shared.files.clone(), on_event).knowing(shared.source.known_files());
+            OpenFiles::new(shared.budgets.files.clone()).knowing(shared.source.known_files());
         let start = position.slot;
         let engine = Engine::new(shared.engine_settings(epoch), position);
         let due = engine.orders_left();
         let horizon = Horizon::new(shared.ahead.map_or(u64::MAX, |ahead| start + ahead));
         let mapped = shared.hands_on().then(|| Mapped::new(shared.columns.size));
+        let (keep, kept) = shared.budgets.keep(shared.threads);
         let watch = Watch::new(shared.source.root().filter(|_| shared.readers > 0));
         let run = Arc::new(Run {
             handoff: Handoff::default(),
             meters: Meters::default(),
             cache_meters: CacheMeters::default(),
-            reader: Reader::new(files, shared.work.clone(), shared.buffer_pool.clone())
+            reader: Reader::new(files, shared.budgets.work.clone(), shared.buffer_pool.clone())
                 .up_to(shared.largest),
             streams: shared.source.contents().filter(|contents| contents.is_packed).map(
                 |contents| {
@@ -202,6 +253,8 @@ impl Run {
             epoch,
             dropped: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            keep,
+            kept: Mutex::new(kept),
             shared,
         });
         if let Some(cache) = &run.shared.cache {
@@ -215,51 +268,65 @@ impl Run {
 
     fn spawn(self: &Arc<Run>, epoch_threads: &Threads) -> Result<()> {
         let (readers, workers) = (self.shared.readers, self.shared.threads);
-        let (sender, receiver) = bounded::<Vec<Task>>(workers.max(2));
-        let mut started = (0, 0);
-        let mut refused = None;
-        for number in 0..workers.max(readers) {
-            if number < workers {
-                let (run, tasks) = (Arc::clone(self), receiver.clone());
-                let thread = readers + number;
-                let work = move || {
-                    run.guarded(|run| match readers {
-                        0 => run.work_on_orders(&run.activities[thread]),
-                        _ => run.work_on_tasks(&tasks, &run.activities[thread]),
-                    })
-                };
-                match epoch_threads.spawn(&format!("feedline-work-{number}"), work) {
-                    Ok(()) => started.0 += 1,
-                    Err(error) => refused = Some(error),
-                }
-            }
-            if number < readers {
-                let (run, tasks) = (Arc::clone(self), sender.clone());
-                let read = move || run.guarded(|run| run.read(&tasks, &run.activities[number]));
-                match epoch_threads.spawn(&format!("feedline-read-{number}"), read) {
-                    Ok(()) => started.1 += 1,
-                    Err(error) => refused = Some(error),
-                }
-            }
-        }
-        if self.shared.hands_on() {
-            let run = Arc::clone(self);
-            let made =
-                epoch_threads.spawn("feedline-extra", move || run.guarded(Run::make_queued_extras));
-            if let Err(error) = made {
-                self.close();
-                return Err(Error::io(Kind::OutOfThreads, "starting the threads", error));
-            }
-        }
-        if let Some(error) = refused {
-            if started.0 == 0 || (readers > 0 && started.1 == 0) {
-                self.close();
-                return Err(Error::io(Kind::OutOfThreads, "starting the threads", error));
-            }
-            let (wanted, got) = (workers + readers, started.0 + started.1);
+        let extras = usize::from(self.shared.hands_on());
+        let wanted = readers + workers + extras;
+        let got = self.reserve(epoch_threads, wanted, 1 + extras)?;
+        self.shared.thread_peak.fetch_max(got as u64, Ordering::Relaxed);
+        if got < wanted {
             self.shared.ledger.event(Event::ThreadsRefused { wanted, got });
         }
+        let divided = divide(got - extras, readers, workers);
+        let (sender, receiver) = bounded::<Vec<Task>>(workers.max(2));
+        for number in 0..divided.workers {
+            let (run, tasks) = (Arc::clone(self), receiver.clone());
+            let work = move || {
+                run.guarded(|run| match readers {
+                    0 => run.work_on_orders(&run.activities[readers + number]),
+                    _ => run.work_on_tasks(&tasks, &run.activities[readers + number]),
+                })
+            };
+            epoch_threads.run(&format!("feedline-work-{number}"), work);
+        }
+        for number in 0..divided.readers {
+            let (run, tasks) = (Arc::clone(self), sender.clone());
+            let makes_samples = divided.workers == 0;
+            let read = move || {
+                run.guarded(|run| {
+                    let tasks = match makes_samples {
+                        true => TaskSink::Here(RefCell::default()),
+                        false => TaskSink::Queue(tasks),
+                    };
+                    run.read(&tasks, &run.activities[number]);
+                })
+            };
+            epoch_threads.run(&format!("feedline-read-{number}"), read);
+        }
+        if extras > 0 {
+            let run = Arc::clone(self);
+            epoch_threads.run("feedline-extra", move || run.guarded(Run::make_queued_extras));
+        }
         Ok(())
+    }
+
+    /// Threads for this epoch: as many as are wanted, or as the system allows. If it does not even allow the least
+    /// number, it is asked again for a while: other threads and processes may end.
+    fn reserve(&self, epoch_threads: &Threads, wanted: usize, least: usize) -> Result<usize> {
+        for _ in 0..THREAD_ATTEMPTS {
+            let (got, refused) = epoch_threads.reserve(wanted);
+            let Some(error) = refused.filter(|_| got < least) else { return Ok(got) };
+            if self.ending.wait(THREAD_PAUSE) {
+                return Err(Error::io(Kind::OutOfThreads, "starting the threads", error));
+            }
+        }
+        let (got, refused) = epoch_threads.reserve(wanted);
+        let Some(error) = refused.filter(|_| got < least) else { return Ok(got) };
+        self.close();
+        let what = format!(
+            "starting threads, tried for {} s ({})",
+            (THREAD_PAUSE * THREAD_ATTEMPTS).as_secs(),
+            limits::task_holders()
+        );
+        Err(Error::io(Kind::OutOfThreads, &what, error))
     }
 
     /// A panic of our own must end the run with an error: a thread that is gone answers nobody.
@@ -324,7 +391,7 @@ impl Run {
         let columns = &shared.columns;
         let lone = shared.has_lone_slots().then_some(most);
         let bytes = lone.map_or(columns.batch_bytes(), |lone| columns.row_bytes() * lone as u64);
-        let Ok(permit) = shared.batches.acquire(bytes, first) else { return Ok(None) };
+        let Ok(permit) = shared.budgets.batches.acquire(bytes, first) else { return Ok(None) };
         if self.is_closed() {
             return Ok(None);
         }
@@ -407,7 +474,7 @@ impl Run {
             self.note_time(index, start.elapsed(), Stage::Worker);
         }
         activity.end();
-        native.trim(self.shared.keep);
+        native.trim(self.keep);
         self.meters.add(Stage::Worker, start.elapsed());
         self.settle(results.drain(..), Some(native));
     }
@@ -444,7 +511,8 @@ impl Run {
     }
 
     pub(super) fn set_urgent(&self, below: u64, settled: u64) {
-        for budget in [&self.shared.work, &self.shared.batches] {
+        let budgets = &self.shared.budgets;
+        for budget in [&budgets.work, &budgets.batches] {
             budget.set_urgent_below(below);
         }
         if let Some(ahead) = self.shared.ahead {
@@ -530,9 +598,7 @@ impl Run {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        for budget in [&self.shared.work, &self.shared.batches, &self.shared.files] {
-            budget.close();
-        }
+        self.shared.budgets.close();
         self.horizon.close();
         self.ending.end();
         self.handoff.close();
@@ -540,9 +606,10 @@ impl Run {
         self.handed.close();
     }
 
-    /// Closes what the threads left open, when they are gone.
-    pub(super) fn close_files(&self) {
+    /// Gives back what the threads held, when they are gone.
+    pub(super) fn release(&self) {
         self.reader.files().close_idle();
+        self.kept.lock().take();
     }
 }
 
@@ -561,4 +628,22 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 
 pub(super) fn closed() -> Error {
     Error::new(Kind::Closed, "the loader is closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_threads_that_the_system_allows_are_divided() {
+        let numbers = |threads, readers, workers| {
+            let divided = divide(threads, readers, workers);
+            (divided.readers, divided.workers)
+        };
+        assert_eq!(numbers(6, 4, 2), (4, 2));
+        assert_eq!(numbers(3, 4, 2), (2, 1));
+        assert_eq!(numbers(2, 16, 1), (1, 1));
+        assert_eq!(numbers(1, 4, 2), (1, 0), "the reader makes the samples");
+        assert_eq!(numbers(2, 0, 8), (0, 2));
+    }
 }

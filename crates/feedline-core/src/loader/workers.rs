@@ -30,16 +30,14 @@ const DUMP_TIME: Duration = Duration::from_millis(200);
 
 /// The options of the worker pool on this machine.
 pub fn options(workers: &Workers, folders: CodeFolders) -> PoolOptions {
-    let memory = match workers.memory {
-        Choice::Exactly(bytes) => bytes,
-        Choice::Auto => defaults::worker_memory(limits::available_memory()),
-    };
+    let auto = || defaults::worker_memory(limits::available_memory());
+    let memory = workers.memory.bytes(limits::allowed_memory, auto);
     // Tasks and results share it.
     let memory = if workers.has_inbox { memory / 2 } else { memory };
     // A machine that is out of memory may kill all workers at once: that alone is no reason to give up.
     let max_deaths = match workers.max_deaths {
         Choice::Exactly(deaths) => u32::try_from(deaths).unwrap_or(u32::MAX),
-        Choice::Auto => (2 * workers.worker_count).max(5),
+        Choice::Auto | Choice::Percent(_) => (2 * workers.worker_count).max(5),
     };
     let seconds = |seconds: Option<f64>| seconds.map(Duration::from_secs_f64);
     // A user who wants slow samples to be ended or reported earlier wants the same for the zygote.

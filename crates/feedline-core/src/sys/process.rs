@@ -1,6 +1,7 @@
 //! This process and others: their identity, state, resources and end. Threads do not survive a
 //! fork, so objects that own threads must detect one.
 
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -32,6 +33,45 @@ impl OwnerProcess {
     }
 }
 
+/// A value of which each process has its own, made when it is first used. A forked child makes a new one: the locks of
+/// its parent's may be held by threads that do not exist in the child.
+pub struct PerProcess<T: 'static> {
+    current: AtomicPtr<(OwnerProcess, T)>,
+    make: fn() -> T,
+}
+
+impl<T: Send + Sync> PerProcess<T> {
+    /// A value that `make` makes.
+    pub const fn new(make: fn() -> T) -> PerProcess<T> {
+        PerProcess { current: AtomicPtr::new(std::ptr::null_mut()), make }
+    }
+
+    /// The value of this process.
+    pub fn get(&self) -> &'static T {
+        let found = self.current.load(Ordering::Acquire);
+        // SAFETY: a pointer that is stored here is never freed.
+        if let Some((home, value)) = unsafe { found.as_ref() }
+            && !home.is_forked()
+        {
+            return value;
+        }
+        // Never freed: it lasts as long as the process, and what a parent made stays with the parent.
+        let made = Box::into_raw(Box::new((OwnerProcess::here(), (self.make)())));
+        let swapped =
+            self.current.compare_exchange(found, made, Ordering::AcqRel, Ordering::Acquire);
+        match swapped {
+            // SAFETY: as above.
+            Ok(_) => unsafe { &(*made).1 },
+            Err(other) => {
+                // SAFETY: it was not stored, so nobody else has this pointer.
+                drop(unsafe { Box::from_raw(made) });
+                // SAFETY: as above; another thread of this process has stored it.
+                unsafe { &(*other).1 }
+            }
+        }
+    }
+}
+
 /// The resident memory of this process in bytes, including pages it shares with the process it was
 /// forked from; zero if the system does not report it.
 pub fn resident_bytes() -> u64 {
@@ -39,6 +79,13 @@ pub fn resident_bytes() -> u64 {
     let pages: u64 =
         text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or_default();
     pages * rustix::param::page_size() as u64
+}
+
+/// The number of threads of this process.
+pub(crate) fn thread_count() -> u64 {
+    let text =
+        super::file::read_text(std::path::Path::new("/proc/self/status")).unwrap_or_default();
+    super::limits::named_number(&text, "Threads:").unwrap_or(1)
 }
 
 /// Makes the kernel kill this process when its parent ends. Returns whether the parent is still
@@ -139,6 +186,21 @@ pub fn go_first() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_has_one_value_of_its_own() {
+        static NUMBERS: PerProcess<Box<u32>> = PerProcess::new(|| Box::new(7));
+        let addresses: Vec<usize> = std::thread::scope(|scope| {
+            let address = || std::ptr::from_ref(NUMBERS.get()) as usize;
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(address)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(addresses.iter().all(|address| *address == addresses[0]));
+        // As it is in a fork: it was made by another process.
+        let elsewhere = (OwnerProcess(std::process::id() + 1), Box::new(8));
+        NUMBERS.current.store(Box::into_raw(Box::new(elsewhere)), Ordering::Release);
+        assert_eq!(**NUMBERS.get(), 7);
+    }
 
     #[test]
     fn waiting_for_the_end_of_a_process_has_a_timeout() {

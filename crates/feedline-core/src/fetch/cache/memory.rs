@@ -1,15 +1,12 @@
 //! A cache in memory. Its bytes are a part of the budget, and it gives them back when samples need them.
 
 use lru::LruCache;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use super::CachedSample;
-use crate::budget::{Budget, Permit};
+use crate::budget::{Budget, IdlePermit, Reclaim};
 use crate::sys::file::Stamp;
 use crate::sys::lock::Mutex;
-
-/// The holder of the cache's permits, in the place of a slot: after every sample.
-const AFTER_ALL: u64 = u64::MAX;
 
 /// Samples in memory, the most useful ones.
 ///
@@ -33,7 +30,7 @@ struct HeldSample {
     sample: CachedSample,
     epoch: u64,
     cost: u64,
-    _permit: Permit,
+    _permit: IdlePermit,
 }
 
 impl MemoryCache {
@@ -41,12 +38,7 @@ impl MemoryCache {
     pub(crate) fn new(limit: u64, budget: &Budget) -> Arc<MemoryCache> {
         let state = Mutex::new(MemoryState { held: LruCache::unbounded(), bytes: 0 });
         let cache = Arc::new(MemoryCache { limit, budget: budget.clone(), state });
-        let reclaimed: Weak<MemoryCache> = Arc::downgrade(&cache);
-        budget.reclaim_with(Box::new(move |amount| {
-            if let Some(cache) = reclaimed.upgrade() {
-                cache.release(amount);
-            }
-        }));
+        budget.reclaim_from(&cache);
         cache
     }
 
@@ -77,11 +69,11 @@ impl MemoryCache {
     }
 
     /// A permit for some bytes, in place of samples that were not used for an epoch if there is no room.
-    fn make_room(&self, cost: u64, epoch: u64) -> Option<Permit> {
+    fn make_room(&self, cost: u64, epoch: u64) -> Option<IdlePermit> {
         let mut state = self.state.lock();
         loop {
             if state.bytes + cost <= self.limit
-                && let Some(permit) = self.budget.try_acquire_spare(cost, AFTER_ALL)
+                && let Some(permit) = self.budget.try_hold_idle(cost)
             {
                 // Counted before the copy is made, so that threads together stay below the limit.
                 state.bytes += cost;
@@ -96,21 +88,25 @@ impl MemoryCache {
         }
     }
 
-    /// Gives back at least this many bytes, if it has them: those that were used least recently.
-    pub(crate) fn release(&self, amount: u64) {
+    /// The bytes that it holds.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.state.lock().bytes
+    }
+}
+
+impl Reclaim for MemoryCache {
+    /// Those that were used least recently go first.
+    fn reclaim(&self, amount: u64) -> u64 {
         let mut state = self.state.lock();
-        let target = state.bytes.saturating_sub(amount);
+        let before = state.bytes;
+        let target = before.saturating_sub(amount);
         while state.bytes > target {
             let Some((index, _)) = state.held.peek_lru() else { break };
             let index = *index;
             state.remove(index);
         }
-    }
-
-    /// The bytes that it holds.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> u64 {
-        self.state.lock().bytes
+        before - state.bytes
     }
 }
 
@@ -163,7 +159,7 @@ mod tests {
         }
         assert!(cache.get(1, None, 3).is_some() && cache.get(5, None, 3).is_some());
         assert!(cache.get(0, None, 3).is_none() && cache.get(7, None, 3).is_none());
-        assert_eq!(budget.used(), cache.bytes());
+        assert_eq!((budget.used(), budget.idle()), (0, cache.bytes()));
     }
 
     #[test]
@@ -173,10 +169,10 @@ mod tests {
         for index in 0..4 {
             cache.put(index, None, 0, &sample(100));
         }
-        assert_eq!((cache.bytes(), budget.used()), (4 * 356, 4 * 356));
-        let permit = budget.acquire(1_500, 9).unwrap();
+        assert_eq!((cache.bytes(), budget.idle()), (4 * 356, 4 * 356));
+        let permit = budget.acquire_after(1_500, 9, &mut || ()).unwrap();
         assert_eq!(permit.amount(), 1_500);
-        assert!(budget.used() <= 2_000);
+        assert!(budget.used() + budget.idle() <= 2_000);
         // What was used least recently went first, and nothing new is kept while others wait or the budget is full.
         assert!(cache.get(0, None, 0).is_none() && cache.get(3, None, 0).is_some());
         cache.put(7, None, 0, &sample(300));

@@ -79,10 +79,28 @@ pub fn available_memory() -> u64 {
     memory().usable().map_or(UNKNOWN_MEMORY, |(bytes, _)| bytes)
 }
 
+/// All bytes that this process may ever use: those of the machine, of its memory cgroups or of its address space.
+pub fn allowed_memory() -> u64 {
+    let memory = memory();
+    memory.whole().into_iter().chain(memory.address_limit).min().unwrap_or(UNKNOWN_MEMORY)
+}
+
 /// The bytes that all processes together can still use before the machine, or a memory cgroup of this process, is
 /// full. Limits of this process alone do not count.
 pub(crate) fn memory_left() -> u64 {
     memory().left().unwrap_or(UNKNOWN_MEMORY)
+}
+
+/// What has the processes and threads, and which limit is the nearest, for people.
+pub(crate) fn task_holders() -> String {
+    let tasks = Tasks::read(&RealFiles, &process_folder(None));
+    let own = super::process::thread_count();
+    let plural = if own == 1 { "" } else { "s" };
+    let mut text = format!("this process has {own} thread{plural}");
+    if let Some(TaskRoom { left, limit, holder }) = tasks.room() {
+        text.push_str(&format!(", {holder} has {} of {limit} tasks", limit.saturating_sub(left)));
+    }
+    text
 }
 
 fn memory() -> Memory {

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use super::evidence::{self, Evidence};
 use super::zygote_process::ZygoteProcess;
 use super::{
-    FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, RenewedWorker, StartError,
+    FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, PoolPeaks, RenewedWorker,
+    StartError,
 };
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::SharedMemory;
@@ -70,6 +71,7 @@ pub(super) struct Dispatcher {
     evidence: Evidence,
     /// The most memory that one worker has used.
     largest_worker: u64,
+    pub(super) peaks: Arc<PoolPeaks>,
     /// How much memory the results of all workers may use.
     arena_limit: u64,
     /// How much of it the consumer has.
@@ -139,6 +141,10 @@ impl Dispatcher {
             arena_limit: options.arena_bytes,
             lent: Arc::new(LentBytes::default()),
             largest_worker: 0,
+            peaks: Arc::new(PoolPeaks::new(
+                options.settings.worker_count,
+                options.bounds.descriptors,
+            )),
             options,
             boxes,
             boxes_file,
@@ -281,6 +287,8 @@ impl Dispatcher {
                 {
                     running.pid = Some(pid);
                 }
+                let forked = self.running.values().filter(|running| running.pid.is_some());
+                self.peaks.note_processes(forked.count());
             }
             Some(ZygoteReport::Refused { worker_id, generation, error }) => {
                 let incarnation = Incarnation { worker_id, generation };
@@ -498,6 +506,7 @@ impl Dispatcher {
         running.used.resident = resident;
         self.largest_worker = self.largest_worker.max(resident);
         running.used.descriptors = descriptors;
+        self.peaks.note_descriptors(descriptors);
         running.used.samples += u64::from(samples);
         running.tasks = Some((running.tasks.map_or(task, |(first, _)| first), task));
         if let Some(leak) = leaks::of_worker(running.used, self.options.bounds) {

@@ -7,6 +7,7 @@
 
 mod dispatcher;
 mod evidence;
+mod peaks;
 mod zygote_process;
 
 use std::io;
@@ -16,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use self::dispatcher::{Dispatcher, EVENT_FD, StoredTask, ZYGOTE};
 use self::zygote_process::ZygoteProcess;
+pub use peaks::PoolPeaks;
+
 use super::blackbox::Snapshot;
 use super::certificate::{Certificate, CodeFolders, ProcessState};
 use super::inbox::{Inbox, TaskBuffers};
@@ -371,6 +374,11 @@ impl Processes {
                 return dispatcher.out.pop_front().unwrap_or(PoolEvent::Nothing);
             }
         }
+    }
+
+    /// The peaks of this pool, for a report.
+    pub fn peaks(&self) -> Arc<PoolPeaks> {
+        Arc::clone(&self.inner.dispatcher.lock().peaks)
     }
 
     /// The status of a worker, if its process exists or is being forked.

@@ -1,0 +1,46 @@
+//! The most processes that a pool had at a time, and the most descriptors that one of its workers had open.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::metrics::Resource;
+
+/// The peaks of a pool. They outlive it.
+#[derive(Debug)]
+pub struct PoolPeaks {
+    processes: AtomicU64,
+    descriptors: AtomicU64,
+    most_processes: u64,
+    most_descriptors: u64,
+}
+
+impl PoolPeaks {
+    /// For this many workers, with a limit on the open files of each. The zygote is a process too.
+    pub(super) fn new(worker_count: u32, open_files: u64) -> PoolPeaks {
+        PoolPeaks {
+            processes: AtomicU64::new(0),
+            descriptors: AtomicU64::new(0),
+            most_processes: u64::from(worker_count) + 1,
+            most_descriptors: open_files,
+        }
+    }
+
+    pub(super) fn note_processes(&self, workers: usize) {
+        self.processes.fetch_max(workers as u64 + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_descriptors(&self, descriptors: u64) {
+        self.descriptors.fetch_max(descriptors, Ordering::Relaxed);
+    }
+
+    /// For the report.
+    pub(crate) fn resources(&self) -> [(&'static str, Resource); 2] {
+        let of = |peak: &AtomicU64, budget| {
+            let peak = peak.load(Ordering::Relaxed);
+            Resource { peak, budget, process: None }
+        };
+        [
+            ("processes", of(&self.processes, self.most_processes)),
+            ("worker_files", of(&self.descriptors, self.most_descriptors)),
+        ]
+    }
+}
