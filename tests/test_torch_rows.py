@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,42 @@ def test_a_worker_without_work_returns_the_memory_of_batches_that_are_gone() -> 
 
     del kept
     assert eventually(lambda: arena_bytes(pid) < SIDE * SIDE)
+
+
+class Uneven:
+    """Samples from a kilobyte to 50 MB, the large ones next to one another."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((50_000_000 if index % 10 > 3 else 1000,), index, dtype=torch.uint8)
+
+
+def allocated_bytes(pids: list[int]) -> int:
+    """The memory that the arenas of some workers take."""
+    sizes = {}
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/map_files").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if "feedline-arena" in str(link.readlink()):
+                    status = link.stat()
+                    sizes[status.st_ino] = status.st_blocks * 512
+    return sum(sizes.values())
+
+
+def test_what_is_in_flight_stays_within_the_memory_of_the_loader_and_one_sample() -> None:
+    dataset: Any = Uneven()
+    limit = 64 << 20
+    loader = DataLoader(dataset, batch_size=None, num_workers=4, prefetch_factor=4, memory=limit)
+    iterator: Any = iter(loader)
+    pids = [worker.pid for worker in iterator._workers]
+    most = 0
+    for index, sample in enumerate(iterator):
+        assert sample[0] == sample[-1] == index
+        most = max(most, allocated_bytes(pids))
+    # It was used, and one sample that the consumer waits for may go beyond it.
+    assert 50_000_000 < most < limit + 2 * 50_000_000
+    reported = loader.report().resources["shared_memory"]
+    assert reported.budget == limit
+    assert 50_000_000 < reported.peak < limit + 2 * 50_000_000

@@ -31,6 +31,11 @@ class Cgroup:
     def number(self, name: str) -> int:
         return int((self.folder / name).read_text())
 
+    def peak_bytes(self) -> int:
+        """The most memory that its processes have used at a time."""
+        is_old = (self.folder / "memory.max_usage_in_bytes").exists()
+        return self.number("memory.max_usage_in_bytes" if is_old else "memory.peak")
+
     def __str__(self) -> str:
         return str(self.folder)
 

@@ -186,9 +186,18 @@ impl Boxes {
         // What this process wrote before must be visible to the others by now: of two that take
         // memory at the same time, at least one sees the other.
         fence(Ordering::SeqCst);
+        self.sum_where(field, |start| start != owner.start())
+    }
+
+    /// The sum of a field over all processes.
+    pub(crate) fn sum(&self, field: BoxField) -> u64 {
+        self.sum_where(field, |_| true)
+    }
+
+    fn sum_where(&self, field: BoxField, counts: impl Fn(usize) -> bool) -> u64 {
         (0..self.shared.bytes() / BOX)
             .map(|number| number * BOX)
-            .filter(|start| *start != owner.start())
+            .filter(|start| counts(*start))
             .map(|start| self.shared.word(start + field as usize * 8).load(Ordering::SeqCst))
             .fold(0, u64::saturating_add)
     }

@@ -144,6 +144,7 @@ impl Dispatcher {
             peaks: Arc::new(PoolPeaks::new(
                 options.settings.worker_count,
                 options.bounds.descriptors,
+                options.arena_bytes,
             )),
             options,
             boxes,
@@ -462,6 +463,7 @@ impl Dispatcher {
                 self.handle_event(inner, WorkerEvent::StartFailed { incarnation });
             }
             FrameKind::Result | FrameKind::Faulty | FrameKind::Raised | FrameKind::Exhausted => {
+                self.peaks.note_memory(self.boxes.sum(BoxField::ArenaUsed));
                 let (task, samples) = (frame.task, frame.timing.samples);
                 let limit = self.options.arena_bytes / 2;
                 let result = TaskResult::new(

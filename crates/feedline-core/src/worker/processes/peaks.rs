@@ -1,4 +1,5 @@
-//! The most processes that a pool had at a time, and the most descriptors that one of its workers had open.
+//! The most processes that a pool had at a time, the most descriptors that one of its workers had open, and the most
+//! shared memory that its results took.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,19 +10,28 @@ use crate::metrics::Resource;
 pub struct PoolPeaks {
     processes: AtomicU64,
     descriptors: AtomicU64,
+    memory: AtomicU64,
     most_processes: u64,
     most_descriptors: u64,
+    most_memory: u64,
 }
 
 impl PoolPeaks {
-    /// For this many workers, with a limit on the open files of each. The zygote is a process too.
-    pub(super) fn new(worker_count: u32, open_files: u64) -> PoolPeaks {
+    /// For this many workers, with a limit on the open files of each and one on the memory of all. The zygote is a
+    /// process too.
+    pub(super) fn new(worker_count: u32, open_files: u64, memory: u64) -> PoolPeaks {
         PoolPeaks {
             processes: AtomicU64::new(0),
             descriptors: AtomicU64::new(0),
+            memory: AtomicU64::new(0),
             most_processes: u64::from(worker_count) + 1,
             most_descriptors: open_files,
+            most_memory: memory,
         }
+    }
+
+    pub(super) fn note_memory(&self, bytes: u64) {
+        self.memory.fetch_max(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn note_processes(&self, workers: usize) {
@@ -33,13 +43,14 @@ impl PoolPeaks {
     }
 
     /// For the report.
-    pub(crate) fn resources(&self) -> [(&'static str, Resource); 2] {
+    pub(crate) fn resources(&self) -> [(&'static str, Resource); 3] {
         let of = |peak: &AtomicU64, budget| {
             let peak = peak.load(Ordering::Relaxed);
             Resource { peak, budget, process: None }
         };
         [
             ("processes", of(&self.processes, self.most_processes)),
+            ("shared_memory", of(&self.memory, self.most_memory)),
             ("worker_files", of(&self.descriptors, self.most_descriptors)),
         ]
     }
