@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from failures import FAILURES, LENGTH, SAMPLES, WORKER_FAILURES, TRAINER
+from failures import FAILURES, LENGTH, SAMPLES, TRAINER, WORKER_FAILURES
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
