@@ -15,7 +15,7 @@ import feedline as fl
 import pytest
 from feedline import errors
 from feedline.torch import DataLoader
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, Sampler
 
@@ -53,12 +53,11 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     few = st.frozensets(indices, max_size=draw(st.sampled_from([2, 8, samples])))
     ranks = draw(st.sampled_from([1, 1, 2, 3]))
     limit = draw(st.sampled_from([None, None, 2, 5, 0.2, 0.6]))
+    most_excluded = draw(st.sampled_from([0, min(4, samples - 1)]))
     return Scenario(
         samples=samples,
         bad=draw(few),
-        excluded=draw(st.frozensets(indices, max_size=min(4, samples - 1)))
-        if draw(st.booleans())
-        else frozenset(),
+        excluded=draw(st.frozensets(indices, min_size=most_excluded > 0, max_size=most_excluded)),
         size=draw(st.integers(1, 7)),
         drop_last=draw(st.booleans()),
         ranks=ranks,
@@ -71,6 +70,16 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             "patience": 0.0,
         },
     )
+
+
+POLICY = {"action": "skip", "retry": 0, "fill": True, "limit": None, "window": 40, "patience": 0.0}
+EVERY_THIRD = frozenset(range(0, 29, 3))
+# What is compared whatever is drawn: excluded samples on several ranks, a short last batch that is dropped,
+# and several replacements in one batch, of which some are bad themselves.
+EXCLUDED_ON_RANKS = Scenario(29, frozenset({2, 7}), frozenset({1, 2, 8, 9}), 4, False, 3, POLICY)
+DROPPED = Scenario(29, frozenset({0, 1, 27}), frozenset({3}), 4, True, 1, POLICY)
+REPLACED = Scenario(29, EVERY_THIRD, frozenset({4}), 7, True, 2, {**POLICY, "action": "replace"})
+REPLACED_IN_VAIN = dataclasses.replace(REPLACED, policy={**REPLACED.policy, "limit": 4})
 
 
 class Numbers(Dataset[int]):
@@ -216,6 +225,10 @@ def torch_outcome(
 
 @settings(max_examples=60, derandomize=True, deadline=None, database=None)
 @given(scenario=scenarios())
+@example(scenario=EXCLUDED_ON_RANKS)
+@example(scenario=DROPPED)
+@example(scenario=REPLACED)
+@example(scenario=REPLACED_IN_VAIN)
 def test_pipelines_with_and_without_functions_give_the_same_batches_and_verdicts(
     tmp_path_factory: pytest.TempPathFactory, scenario: Scenario
 ) -> None:
@@ -253,6 +266,10 @@ def test_pipelines_with_and_without_functions_give_the_same_batches_and_verdicts
 
 @settings(max_examples=60, derandomize=True, deadline=None, database=None)
 @given(scenario=scenarios())
+@example(scenario=EXCLUDED_ON_RANKS)
+@example(scenario=DROPPED)
+@example(scenario=REPLACED)
+@example(scenario=REPLACED_IN_VAIN)
 def test_loaders_with_any_workers_give_the_batches_and_verdicts_of_a_native_pipeline(
     tmp_path_factory: pytest.TempPathFactory, scenario: Scenario
 ) -> None:
@@ -265,7 +282,9 @@ def test_loaders_with_any_workers_give_the_batches_and_verdicts_of_a_native_pipe
     left = [index for index in order[:full] if index not in scenario.excluded]
     # Excluded samples leave a gap in the share of one rank, which has as many samples as the others.
     repeats = list(itertools.islice(itertools.cycle(left), full - len(left))) if scenario.ranks > 1 else []
-    own = left + repeats
+    # Without repeats, the last batch may be short now, and is dropped as well.
+    dropped = len(left) % scenario.size if scenario.drop_last and not repeats else 0
+    own = left[: len(left) - dropped] + repeats
     # Other ranks have the records between those of the first rank.
     between = [-1] * (scenario.ranks - 1)
     records = [index for one in own for index in (one, *between)]
@@ -335,7 +354,7 @@ def test_the_scenarios_have_faults_of_every_kind() -> None:
     """Otherwise the comparisons above would show little."""
     seen: set[str] = set()
 
-    @settings(max_examples=60, derandomize=True, deadline=None, database=None)
+    @settings(max_examples=300, derandomize=True, deadline=None, database=None)
     @given(scenario=scenarios())
     def look(scenario: Scenario) -> None:
         seen.update(

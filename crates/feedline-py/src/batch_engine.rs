@@ -76,9 +76,11 @@ impl BadSample {
     }
 }
 
-impl BadSample {
-    pub(crate) fn outcome(&self) -> Outcome {
-        Outcome::Bad { fault: self.fault, policy_action: self.policy_action }
+/// The outcome of a sample, which is good if it is not among the bad ones.
+pub(crate) fn outcome_of(bad: Option<&BadSample>) -> Outcome {
+    match bad {
+        Some(bad) => Outcome::Bad { fault: bad.fault, policy_action: bad.policy_action },
+        None => Outcome::Good { bucket: 0, shape: 0 },
     }
 }
 
@@ -301,11 +303,7 @@ impl Batches {
         let awaited = std::mem::take(&mut made.awaited);
         for order in &awaited {
             let own = bad.iter().find(|bad| first + bad.offset == order.slot && !bad.is_misfit);
-            let outcome = match own {
-                Some(bad) => bad.outcome(),
-                None => Outcome::Good { bucket: 0, shape: 0 },
-            };
-            self.engine.add_result(*order, outcome, &mut actions);
+            self.engine.add_result(*order, outcome_of(own), &mut actions);
         }
         for bad in bad {
             let slot = first + bad.offset;
@@ -493,7 +491,7 @@ fn amended(batch: u64, places: &BTreeMap<u64, Place>) -> Action {
 pub(crate) fn name_of(fault: engine::JudgedFault) -> u64 {
     match fault {
         engine::JudgedFault::Reported(fault) => fault,
-        // Not without `Settings::misfit`.
+        // Not without `EpochSettings::misfit`.
         engine::JudgedFault::Misfit { slot, .. } => slot,
     }
 }
@@ -506,9 +504,9 @@ pub(crate) fn stopped(stop: engine::Stop) -> Action {
         engine::Stop::NoReplacement { fault, tried, .. } => {
             Action::NoReplacement { fault: name_of(fault), tried }
         }
-        engine::Stop::Unexpected(order) => Action::Fail {
-            message: format!("a result came for slot {} that is not awaited", order.slot),
-        },
+        engine::Stop::Unexpected(order) => {
+            Action::Fail { message: format!("the result of slot {} is not awaited", order.slot) }
+        }
         engine::Stop::DoesNotAddUp(account) => {
             Action::Fail { message: format!("the samples of the epoch do not add up: {account:?}") }
         }

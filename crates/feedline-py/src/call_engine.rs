@@ -1,14 +1,12 @@
 //! The engine of a run for a front without an order: the calls of an executor. Calls that go to a worker together
 //! are a batch, and an offset is a place in it.
 
-use feedline_core::engine::{
-    self, BatchPlan, Engine, EpochSettings, Fill, Membership, Moves, Order, Outcome, Position,
-};
+use feedline_core::engine::{self, Engine, EpochSettings, Order, Position};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::batch_engine::{Action, BadSample, Verdict, name_of, stopped};
+use crate::batch_engine::{Action, BadSample, Verdict, name_of, outcome_of, stopped};
 use crate::faults::Policy;
 
 /// Decides about the calls of an executor.
@@ -34,20 +32,7 @@ struct Open {
 impl CallEngine {
     #[new]
     fn new(policy: &Policy) -> CallEngine {
-        let settings = EpochSettings {
-            samples: 0,
-            batch_size: 0,
-            plan: BatchPlan::Open,
-            moves: Moves::Sample,
-            drop_last: false,
-            membership: Membership::Unordered,
-            fill: Fill::Never,
-            misfit: None,
-            finishes: false,
-            limit: policy.0.limit,
-            window: policy.0.window,
-            epoch: 0,
-        };
+        let settings = EpochSettings::unordered(policy.0.limit, policy.0.window);
         let engine = Engine::new(settings, Position::default());
         CallEngine(Mutex::new(Calls { engine, batches: 0, slots: 0, open: BTreeMap::new() }))
     }
@@ -116,11 +101,8 @@ impl Calls {
         let Some(open) = self.open.get_mut(&batch) else { return Vec::new() };
         let mut actions = Vec::new();
         for order in std::mem::take(&mut open.awaited) {
-            let outcome = match bad.iter().find(|bad| open.first + bad.offset == order.slot) {
-                Some(bad) => bad.outcome(),
-                None => Outcome::Good { bucket: 0, shape: 0 },
-            };
-            self.engine.add_result(order, outcome, &mut actions);
+            let bad = bad.iter().find(|bad| open.first + bad.offset == order.slot);
+            self.engine.add_result(order, outcome_of(bad), &mut actions);
         }
         self.decide(actions)
     }
@@ -130,7 +112,7 @@ impl Calls {
         let mut actions = Vec::new();
         let order = Order::planned(open.first + bad.offset);
         open.awaited.retain(|awaited| *awaited != order);
-        self.engine.add_result(order, bad.outcome(), &mut actions);
+        self.engine.add_result(order, outcome_of(Some(bad)), &mut actions);
         self.decide(actions)
     }
 

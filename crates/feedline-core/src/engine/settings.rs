@@ -34,6 +34,26 @@ pub struct EpochSettings {
     pub epoch: u64,
 }
 
+impl EpochSettings {
+    /// Batches that are given one after another and judged in any order.
+    pub fn unordered(limit: Option<Limit>, window: u64) -> EpochSettings {
+        EpochSettings {
+            samples: 0,
+            batch_size: 0,
+            plan: BatchPlan::Open,
+            moves: Moves::Sample,
+            drop_last: false,
+            membership: Membership::Unordered,
+            fill: Fill::Never,
+            misfit: None,
+            finishes: false,
+            limit,
+            window,
+            epoch: 0,
+        }
+    }
+}
+
 /// How the engine knows which slots a batch has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchPlan {

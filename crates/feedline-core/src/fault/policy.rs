@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::symptom::fits;
 use super::{FaultLine, Symptom};
-use crate::engine::Limit;
+use crate::engine::{Limit, PolicyAction};
 use crate::error::Kind;
 use crate::random::Random;
 
@@ -34,6 +34,16 @@ impl Action {
             Action::Raise => "raise",
             Action::Skip => "skip",
             Action::Replace => "replace",
+        }
+    }
+}
+
+impl From<Action> for PolicyAction {
+    fn from(action: Action) -> PolicyAction {
+        match action {
+            Action::Raise => PolicyAction::Raise,
+            Action::Skip => PolicyAction::Skip,
+            Action::Replace => PolicyAction::Replace,
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Performs what the engine decides about an epoch of native samples. It keeps the samples that were made
 //! until their batch is complete, and the faults until they are judged; it decides nothing.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use super::Progress;
+use super::by_slot::BySlot;
 use super::handed::{BatchEnd, Instruction};
 use super::mapped::{Mapped, PartInProgress};
 use super::run::{Made, MakeResult, Run};
@@ -13,7 +14,7 @@ use crate::engine::{
     self, Engine, EpochAction, PolicyAction, Position, Purpose, Standing, Verdict,
 };
 use crate::error::{Error, Kind};
-use crate::fault::{self, Fault, FaultLine, Symptom, wanted};
+use crate::fault::{Fault, FaultLine, Symptom, wanted};
 use crate::sample::{Sample, Stage, Ticket};
 
 /// The engine of an epoch, and what belongs to the numbers that it knows.
@@ -251,12 +252,8 @@ impl Driver {
                 EpochAction::Make(order, after) => {
                     let attempts = std::mem::take(&mut attempts);
                     self.forget(order.slot, steps);
-                    extras.push(Extra {
-                        order,
-                        batch_slot: self.take_batch_slot(order.slot),
-                        attempts,
-                        after,
-                    });
+                    let batch_slot = self.take_batch_slot(order.slot);
+                    extras.push(Extra { order, batch_slot, attempts, after });
                 }
                 EpochAction::Move { from, to } => {
                     self.move_sample(from, to);
@@ -272,15 +269,7 @@ impl Driver {
                     }
                 }
                 EpochAction::Record { fault, verdict } => {
-                    let slot = self.slot_of(fault);
-                    if let Some(recorded) = self.record(run, fault, verdict) {
-                        steps.push(DriverStep::Record(Box::new(recorded)));
-                    }
-                    if verdict == Verdict::Skip
-                        && let Some(slot) = slot
-                    {
-                        self.forget(slot, steps);
-                    }
+                    self.follow_verdict(run, fault, verdict, steps);
                 }
                 EpochAction::RecordReplacement { fault, by } => {
                     if let Some(fault) = self.take_fault(fault) {
@@ -296,16 +285,7 @@ impl Driver {
                 }
                 EpochAction::Deliver(batch) => {
                     self.count_filtered(steps);
-                    self.batches = batch.number + 1;
-                    steps.push(match &mut self.mapped {
-                        Some(mapped) => {
-                            let keys = mapped.take(batch.samples.iter().map(|(slot, _)| *slot));
-                            let position = batch.position;
-                            let end = BatchEnd(Progress { epoch: run.epoch, position });
-                            DriverStep::Instruct(Instruction::Deliver { keys, end })
-                        }
-                        None => DriverStep::Deliver(Box::new(self.collect(run, batch))),
-                    });
+                    steps.push(self.deliver(run, batch));
                 }
                 EpochAction::Drop { slots } => match &mut self.mapped {
                     Some(mapped) => {
@@ -327,6 +307,36 @@ impl Driver {
             }
         }
         self.actions = actions;
+    }
+
+    fn follow_verdict(
+        &mut self,
+        run: &Run,
+        fault: engine::JudgedFault,
+        verdict: Verdict,
+        steps: &mut Vec<DriverStep>,
+    ) {
+        let slot = self.slot_of(fault);
+        if let Some(recorded) = self.record(run, fault, verdict) {
+            steps.push(DriverStep::Record(Box::new(recorded)));
+        }
+        if verdict == Verdict::Skip
+            && let Some(slot) = slot
+        {
+            self.forget(slot, steps);
+        }
+    }
+
+    fn deliver(&mut self, run: &Run, batch: engine::DeliveredBatch) -> DriverStep {
+        self.batches = batch.number + 1;
+        match &mut self.mapped {
+            Some(mapped) => {
+                let keys = mapped.take(batch.samples.iter().map(|(slot, _)| *slot));
+                let end = BatchEnd(Progress { epoch: run.epoch, position: batch.position });
+                DriverStep::Instruct(Instruction::Deliver { keys, end })
+            }
+            None => DriverStep::Deliver(Box::new(self.collect(run, batch))),
+        }
     }
 
     fn count_filtered(&mut self, steps: &mut Vec<DriverStep>) {
@@ -471,58 +481,6 @@ impl Driver {
     }
 }
 
-/// Values by slot, mostly of slots close to each other.
-pub(super) struct BySlot<T> {
-    first: u64,
-    near: VecDeque<Option<T>>,
-    others: BTreeMap<u64, T>,
-}
-
-impl<T> Default for BySlot<T> {
-    fn default() -> BySlot<T> {
-        BySlot { first: 0, near: VecDeque::new(), others: BTreeMap::new() }
-    }
-}
-
-impl<T> BySlot<T> {
-    /// Slots further apart than this are rare.
-    const NEAR: u64 = 1 << 16;
-
-    pub(super) fn insert(&mut self, slot: u64, value: T) {
-        self.others.remove(&slot);
-        if self.near.is_empty() {
-            self.first = slot;
-        }
-        match slot.checked_sub(self.first) {
-            Some(ahead) if ahead < Self::NEAR => {
-                let ahead = ahead as usize;
-                if self.near.len() <= ahead {
-                    self.near.resize_with(ahead + 1, || None);
-                }
-                self.near[ahead] = Some(value);
-            }
-            Some(_) | None => {
-                self.others.insert(slot, value);
-            }
-        }
-    }
-
-    pub(super) fn get(&self, slot: u64) -> Option<&T> {
-        let near = slot.checked_sub(self.first).and_then(|ahead| self.near.get(ahead as usize));
-        near.and_then(Option::as_ref).or_else(|| self.others.get(&slot))
-    }
-
-    pub(super) fn take(&mut self, slot: u64) -> Option<T> {
-        let near = slot.checked_sub(self.first).and_then(|ahead| self.near.get_mut(ahead as usize));
-        let found = near.and_then(Option::take);
-        while let Some(None) = self.near.front() {
-            self.near.pop_front();
-            self.first += 1;
-        }
-        found.or_else(|| if self.others.is_empty() { None } else { self.others.remove(&slot) })
-    }
-}
-
 impl Run {
     /// What the policy says about a fault, looked at alone.
     pub(super) fn policy_action(&self, fault: &Fault) -> PolicyAction {
@@ -536,11 +494,7 @@ impl Run {
 
     /// The same for a fault that is not retried any more.
     pub(super) fn policy_action_for(&self, symptom: &Symptom, line: &FaultLine) -> PolicyAction {
-        match wanted(self.shared.ledger.policy(), symptom, line) {
-            fault::Action::Raise => PolicyAction::Raise,
-            fault::Action::Skip => PolicyAction::Skip,
-            fault::Action::Replace => PolicyAction::Replace,
-        }
+        wanted(self.shared.ledger.policy(), symptom, line).into()
     }
 
     pub(super) fn pending(&self, fault: Fault) -> PendingFault {
@@ -556,31 +510,6 @@ impl Run {
             Purpose::Planned | Purpose::Fill | Purpose::Repetition => Some(ticket),
             Purpose::Replacement => {
                 Some(Ticket { index: ticket.index, ..self.ticket(order.slot)? })
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn values_are_found_again_whatever_the_order_of_their_slots(
-            steps in prop::collection::vec((0_u64..200_000, prop::bool::ANY), 0..200),
-        ) {
-            let (mut values, mut plain) = (BySlot::default(), BTreeMap::new());
-            for (slot, is_taken) in steps {
-                let slot = if slot % 3 == 0 { slot } else { slot % 40 };
-                if is_taken {
-                    prop_assert_eq!(values.take(slot), plain.remove(&slot));
-                } else {
-                    values.insert(slot, slot);
-                    plain.insert(slot, slot);
-                }
-                prop_assert_eq!(values.get(slot), plain.get(&slot));
             }
         }
     }

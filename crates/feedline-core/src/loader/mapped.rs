@@ -5,7 +5,8 @@
 use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
 
-use super::driver::{BySlot, Driver, DriverStep, PendingFault};
+use super::by_slot::BySlot;
+use super::driver::{Driver, DriverStep, PendingFault};
 use super::handed::Instruction;
 use super::run::Run;
 use crate::collate::BatchSamples;

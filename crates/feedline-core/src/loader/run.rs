@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use super::activity::{ActivityRecord, ThreadActivity};
 use super::caching::Keep;
+use super::consumer::Waiting;
 use super::driver::Driver;
 use super::extras::Extras;
 use super::gate::Gate;
@@ -44,8 +45,6 @@ use crate::transform::{Native, Prepared};
 const MEMORY_CHUNK: usize = 64;
 /// Files that a reader fetches at once, at most.
 pub(super) const FILES_CHUNK: usize = 8;
-/// Samples that are named when the consumer has waited for long.
-const SPELLED_OUT: usize = 4;
 /// How often, and after which pause, the system is asked for threads if it allows none.
 const THREAD_ATTEMPTS: u32 = 100;
 const THREAD_PAUSE: Duration = Duration::from_millis(50);
@@ -116,13 +115,6 @@ pub(super) struct Delivery {
     pub(super) end: Progress,
 }
 
-/// What is written down when the consumer has a batch.
-pub(super) struct Receipt {
-    samples: u64,
-    waited: Duration,
-    end: Progress,
-}
-
 pub(super) struct Run {
     pub(super) shared: Arc<Shared>,
     pub(super) handoff: Handoff<Delivery, Error>,
@@ -142,9 +134,9 @@ pub(super) struct Run {
     /// beside those that are planned.
     pub(super) handed: Queue,
     pub(super) extras: Extras,
-    waiting: Mutex<Waiting>,
+    pub(super) waiting: Mutex<Waiting>,
     /// What each thread is doing: first the readers, then the workers.
-    activities: Vec<ActivityRecord>,
+    pub(super) activities: Vec<ActivityRecord>,
     /// Which sample comes when in this epoch.
     order: plan::EpochOrder,
     pub(super) epoch: u64,
@@ -154,13 +146,6 @@ pub(super) struct Run {
     /// Bytes of working memory that each worker keeps between samples, and the permit for them.
     pub(super) keep: usize,
     kept: Mutex<Option<Permit>>,
-}
-
-/// How long the consumer has waited for the next batch.
-#[derive(Default)]
-struct Waiting {
-    time: Duration,
-    is_reported: bool,
 }
 
 /// Where a reader puts samples whose bytes are here.
@@ -518,59 +503,6 @@ impl Run {
         if let Some(ahead) = self.shared.ahead {
             self.horizon.move_to(settled + ahead);
         }
-    }
-
-    /// The consumer takes this batch. What is to be written down when it has it.
-    pub(super) fn taken(&self, delivery: &Delivery, waited: Duration) -> Receipt {
-        {
-            let mut driver = self.driver.lock();
-            driver.engine.taken();
-            self.update_urgent(&driver);
-        }
-        let waited = waited + std::mem::take(&mut *self.waiting.lock()).time;
-        Receipt { samples: delivery.batch.len() as u64, waited, end: delivery.end.clone() }
-    }
-
-    /// The consumer has a batch.
-    pub(super) fn delivered(&self, receipt: Receipt) {
-        self.shared.ledger.delivered(receipt.samples, receipt.waited);
-        *self.shared.progress.lock() = receipt.end;
-    }
-
-    /// Adds a wait that brought no batch. After `stall`, logs once what the threads are doing.
-    pub(super) fn add_waiting(&self, waited: Duration) {
-        let mut waiting = self.waiting.lock();
-        waiting.time += waited;
-        let Some(stall) = self.shared.settings.stall else { return };
-        if waiting.time >= stall && !std::mem::replace(&mut waiting.is_reported, true) {
-            let (waited, text) = (waiting.time, self.what_is_done());
-            self.shared.ledger.event(Event::BatchStalled { waited, text });
-        }
-    }
-
-    /// What the threads are at, the samples that come first before the others.
-    fn what_is_done(&self) -> String {
-        let mut doing: Vec<_> = self.activities.iter().filter_map(ActivityRecord::look).collect();
-        doing.sort_unstable_by_key(|(number, ..)| *number);
-        let mut shown: Vec<_> = doing
-            .iter()
-            .take(SPELLED_OUT)
-            .map(|(_, index, doing, time)| {
-                let place = self.shared.source.location(*index);
-                let place = place.map_or_else(String::new, |place| format!(" ({place})"));
-                let seconds = time.as_secs_f64();
-                format!("{} sample {index}{place} for {seconds:.1} s", doing.name())
-            })
-            .collect();
-        if self.gate.is_open() {
-            shown.insert(0, "the source is unavailable".to_owned());
-        }
-        match doing.len().saturating_sub(SPELLED_OUT) {
-            0 if shown.is_empty() => shown.push("all threads are idle".to_owned()),
-            0 => {}
-            more => shown.push(format!("{more} more")),
-        }
-        shown.join(", ")
     }
 
     /// The consumer took the last batch: the run stands at the end of the epoch. Returns how many

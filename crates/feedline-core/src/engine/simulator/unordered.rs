@@ -41,20 +41,7 @@ impl Schedule {
             1 => Some(Limit::Share(random.below(10) as f64 / 10.0)),
             _ => None,
         };
-        let settings = EpochSettings {
-            samples: 0,
-            batch_size: 0,
-            plan: BatchPlan::Open,
-            moves: Moves::Sample,
-            drop_last: false,
-            membership: Membership::Unordered,
-            fill: Fill::Never,
-            misfit: None,
-            finishes: false,
-            limit,
-            window: 1 + random.below(12),
-            epoch: 0,
-        };
+        let settings = EpochSettings::unordered(limit, 1 + random.below(12));
         let bad = [0, 10, 40, 100][random.below(4) as usize];
         let has_filter = random.below(4) == 0;
         let mut nature = || match random.below(100) {
