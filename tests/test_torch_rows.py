@@ -237,7 +237,7 @@ def allocated_bytes(pids: list[int]) -> int:
 def test_what_is_in_flight_stays_within_the_memory_of_the_loader_and_one_sample() -> None:
     dataset: Any = Uneven()
     limit = 64 << 20
-    loader = DataLoader(dataset, batch_size=None, num_workers=4, prefetch_factor=4, memory=limit)
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, prefetch_factor=8, memory=limit)
     iterator: Any = iter(loader)
     pids = [worker.pid for worker in iterator._workers]
     most = 0
