@@ -26,6 +26,7 @@ from feedline._config import call_as_json, check_finite
 from feedline._described import described
 from feedline._mapped.builder import start_method
 from feedline._workers.calls import ExecutorWork
+from feedline._workers.deadline import deadline_config
 from feedline._workers.death import Death
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
@@ -69,7 +70,9 @@ class Executor(concurrent.futures.Executor):
             the result.
         exclude: the quarantine file of an earlier run, or a folder of such: calls of the same function with
             the same arguments are not made.
-        deadline: seconds that one call may take.
+        deadline: seconds that one call may take. "auto": no call is ended, because a call may wait for hours
+            for something outside; one that neither returns nor uses the processor for 5 to 9 minutes is
+            reported once, with its stack. None for no such report.
         stall: seconds after which a warning shows a call that does not come back, with its stack, once; None
             for never.
         max_deaths, death_window, memory, max_worker_memory, max_samples_per_worker, on_event: as for
@@ -92,7 +95,7 @@ class Executor(concurrent.futures.Executor):
         memory: int | str = "auto",
         faults: FaultPolicy | None = None,
         exclude: str | os.PathLike[str] | None = None,
-        deadline: float | None = None,
+        deadline: float | str | None = "auto",
         stall: float | None = 300.0,
         max_worker_memory: int | str | None = None,
         max_samples_per_worker: int | None = None,
@@ -128,8 +131,7 @@ class Executor(concurrent.futures.Executor):
             "death_window": death_window,
             "memory": memory,
             "suspect_after": 2,
-            "deadline": deadline,
-            "hangs": 1 + account.retries(OVERDUE),
+            **deadline_config(deadline, account.retries(OVERDUE)),
             "stall": stall,
             "max_worker_memory": max_worker_memory,
             "max_samples_per_worker": max_samples_per_worker,

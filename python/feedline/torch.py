@@ -29,6 +29,7 @@ from feedline._torch.indices import keys
 from feedline._torch.loader_state import LoaderState
 from feedline._torch.samples import Samples
 from feedline._torch.supervised import WithWorkers
+from feedline._workers.deadline import deadline_config
 from feedline._workers.death import Death
 from feedline.errors import InvalidArgumentError
 from feedline.events import Event
@@ -65,7 +66,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         faults: what to do about samples that raise, kill their worker or hang: a `feedline.FaultPolicy`.
             By default, the first such sample raises an error that names it.
         deadline: seconds that one sample may take in a worker. After that, Feedline records the worker's
-            stack, kills it and replaces it; `faults` decides what happens to the sample.
+            stack, kills it and replaces it; `faults` decides what happens to the sample. "auto": a worker
+            that neither answers nor uses the processor for 5 to 9 minutes (20 times as long as the slowest
+            sample so far) counts as hung and is replaced; its sample is retried once before `faults`
+            decides. None for never.
         stall: seconds without progress after which a warning shows the stack of the worker, once. None
             for no warning.
         max_worker_memory: bytes of resident memory, as in "4G", beyond which a worker is replaced: after
@@ -104,7 +108,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         death_window: float = 60.0,
         memory: int | str = "auto",
         faults: FaultPolicy | None = None,
-        deadline: float | None = None,
+        deadline: float | str | None = "auto",
         stall: float | None = _STALL,
         max_worker_memory: int | str | None = None,
         max_samples_per_worker: int | None = None,
@@ -195,7 +199,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         config = {"call": "DataLoader", "workers": self.num_workers, "suspect_after": 2, **self._settings()}
         for name in ("faults", "exclude", "on_event"):
             del config[name]
-        return {**config, "hangs": 1 + self._loader_state.account.retries(OVERDUE)}
+        return {**config, **deadline_config(self.deadline, self._loader_state.account.retries(OVERDUE))}
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -254,8 +258,8 @@ def _check_workers(
     if count != 0:
         return
     settings = {
-        "deadline": deadline,
-        # The default is allowed without workers.
+        # Defaults are allowed without workers.
+        "deadline": None if isinstance(deadline, str) and deadline == "auto" else deadline,
         "stall": None if stall == _STALL else stall,
         "max_worker_memory": max_worker_memory,
         "max_samples_per_worker": max_samples_per_worker,

@@ -18,6 +18,7 @@ from feedline._mapped.processes import Workers
 from feedline._mapped.run_functions import Plan
 from feedline._mapped.threads import Threads
 from feedline._mapped.trees import Layout
+from feedline._workers.deadline import deadline_config
 from feedline._workers.death import Death
 from feedline._workers.worker_pool import Handle
 from feedline.events import Event
@@ -42,6 +43,7 @@ class MappedLoader(Loader):
         calls: tuple[dict[str, Any], ...],
         faults: FaultPolicy | None,
         mp_context: str,
+        deadline: float | str | None,
     ) -> None:
         super().__init__(native, config, classes, on_event)
         batch = next(call for call in calls if call["call"] == "batch")
@@ -71,8 +73,7 @@ class MappedLoader(Loader):
             "depth": 2,
             "max_deaths": settings.get("max_deaths", "auto"),
             "suspect_after": 2,
-            "deadline": settings.get("deadline"),
-            "hangs": 1 + retries,
+            **deadline_config(deadline, retries),
             "stall": settings.get("stall") or None,
             "max_worker_memory": settings.get("max_worker_memory"),
             "memory": settings.get("memory", "auto"),

@@ -80,7 +80,11 @@ class PoolReports:
         self._events = events
         self._policy = policy
         self._deaths = deaths
-        self._deadline: float | None = config["deadline"]
+        # A call of an Executor is never ended by "auto".
+        is_learned = config["deadline"] == "auto"
+        self._deadline: float | str | None = config["deadline"]
+        if is_learned and config["call"] == "Executor":
+            self._deadline = None
         # How often a task is tried if its worker dies or hangs.
         self._attempts: int = config.get("attempts", 2)
         self._hangs: int = config["hangs"]

@@ -51,6 +51,10 @@ report! {
     dumps,
     /// Workers killed by the supervisor because they exceeded the deadline.
     kills_overdue,
+    /// Workers killed because of a learned deadline.
+    kills_learned,
+    /// Workers that hang and use the processor.
+    spins,
     /// Workers that finished a task while they were being killed for being late with it.
     answers_overdue,
     /// Workers that stalled.

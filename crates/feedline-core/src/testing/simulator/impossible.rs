@@ -54,6 +54,7 @@ impl SimulatedWorld {
             | WorkerEvent::RoomSeen { .. }
             | WorkerEvent::Retire { .. }
             | WorkerEvent::TimePassed
+            | WorkerEvent::LongestSample { .. }
             | WorkerEvent::Close => false,
         };
         // Task 0 is new until the consumer has submitted it.

@@ -26,8 +26,8 @@ impl ZygoteProcess {
 
     /// Notes the processor time used so far; what it uses after this counts as progress.
     pub(super) fn note_processor_time(&mut self) {
-        self.last_look =
-            process::proc_stat(self.pid).map(|proc_stat| (proc_stat.processor_time(), clock::now()));
+        self.last_look = process::proc_stat(self.pid)
+            .map(|proc_stat| (proc_stat.processor_time(), clock::now()));
     }
 
     /// Its state, and whether it has made progress since the last look.
