@@ -22,7 +22,7 @@ from feedline._arguments import suggests_all
 from feedline._call import FailedCall, Function, Skipped, key, shown
 from feedline._call_queue import Call, CallQueue
 from feedline._code import users_line, warn_user
-from feedline._config import call_as_json, check_finite
+from feedline._config import Auto, call_as_json, check_finite
 from feedline._described import described
 from feedline._mapped.builder import start_method
 from feedline._workers.calls import ExecutorWork
@@ -56,7 +56,8 @@ class Executor(concurrent.futures.Executor):
         futures = [pool.submit(load, path) for path in paths]
 
     Args:
-        workers: how many; by default as many as this process may use processors.
+        workers: how many; "auto", the default, is as many as this process may use processors, by affinity and
+            CPU quota.
         mp_context: how workers come to be: a `multiprocessing` context or its name. "fork" shares all
             that the program has loaded; "spawn" and "forkserver" start from a fresh interpreter.
         initializer, initargs: called once in each worker, before its first call.
@@ -83,7 +84,7 @@ class Executor(concurrent.futures.Executor):
 
     def __init__(
         self,
-        workers: int | None = None,
+        workers: int | Auto | None = None,
         mp_context: Any = None,
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
@@ -121,7 +122,7 @@ class Executor(concurrent.futures.Executor):
         self._folders = NamedFolders() if waits else None
         method = start_method(mp_context, "Executor")
         asked = workers if workers is not None else max_workers
-        self._count = _native.processors() if asked is None else asked
+        self._count = _native.processors() if asked is None or asked == "auto" else asked
         is_fresh = method != "fork"
         config = {
             "call": "Executor",

@@ -20,7 +20,7 @@ from torch.utils.dlpack import from_dlpack
 from feedline import _native
 from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
-from feedline._config import call_as_json, check_finite
+from feedline._config import Auto, call_as_json, check_finite
 from feedline._described import described
 from feedline._torch.accelerate import PinMemoryMark, patch_accelerate
 from feedline._torch.excluded import excluded
@@ -31,6 +31,7 @@ from feedline._torch.samples import Samples
 from feedline._torch.supervised import WithWorkers
 from feedline._workers.deadline import deadline_config
 from feedline._workers.death import Death
+from feedline._workers.worker_count import loader_workers
 from feedline.errors import InvalidArgumentError
 from feedline.events import Event
 from feedline.faults import FaultPolicy
@@ -54,6 +55,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     It takes all arguments of torch's loader, and these:
 
     Args:
+        num_workers: as in torch; also "auto": twice the processors that this process may use, by affinity and
+            CPU quota, and no more than fit into the memory that is left (512 MiB each). The number of worker
+            ids, on which seeds depend, is fixed then; fewer run at once if the machine is short.
         on_death: "replace", or "raise": the first death ends the run with `feedline.errors.WorkerDiedError`.
             Use "raise" for iterable data sets that cannot be restarted: a replacement iterates from the start
             and throws away what was delivered.
@@ -90,7 +94,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Auto = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -116,6 +120,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         check(faults, on_event)
+        self._has_chosen_workers = num_workers == "auto"
+        if num_workers == "auto":
+            num_workers = loader_workers()
         _check_workers(num_workers, deadline, stall, max_worker_memory, max_samples_per_worker)
         self.faults = faults
         self.deadline = deadline
@@ -223,6 +230,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             self._iterator = None
         return super().__iter__()
 
+    def check_worker_number_rationality(self) -> None:
+        """torch warns of more workers than processors, which the user did not ask for with "auto"."""
+        if not self._has_chosen_workers:
+            super().check_worker_number_rationality()
+
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self.num_workers == 0:
             return InProcess(self)
@@ -253,7 +265,7 @@ def _check_workers(
     except TypeError:
         raise InvalidArgumentError.explained(
             f"DataLoader: num_workers must be a whole number from 0, got {described(num_workers)}",
-            "give a number such as num_workers=len(os.sched_getaffinity(0))",
+            'give a number, or num_workers="auto"',
         ) from None
     if count != 0:
         return

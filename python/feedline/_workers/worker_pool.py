@@ -269,7 +269,7 @@ class WorkerPool:
                 loads = True
                 if self._payload is not None:
                     self.zygote = self.zygote or Zygote.by_spawn()
-                    loads = self.zygote.load(self._payload)
+                    loads = self.zygote.load(self._payload, self._work.worker_count)
                 else:
                     self._compare_state()
                     self.zygote = Zygote.by_fork(self._work)
