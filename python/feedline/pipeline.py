@@ -13,7 +13,7 @@ import numpy as np
 
 from feedline import _native
 from feedline._arguments import suggests, suggests_all
-from feedline._config import as_json, must_fit, plain
+from feedline._config import Auto, as_json, must_fit, plain
 from feedline._described import described
 from feedline._mapped.builder import Functions, has_functions, start_method
 from feedline._mapped.loader import MappedLoader
@@ -29,7 +29,6 @@ __all__ = ["Pipeline", "arrays", "files", "images", "mix"]
 
 Size = int | Sequence[int]
 Numbers = float | Sequence[float]
-Auto = Literal["auto"]
 
 # The calls that decide the order of samples.
 _ORDER = frozenset(("shuffle", "shard", "interleave", "take", "skip", "repeat", "concat", "mix"))
@@ -368,8 +367,9 @@ class Pipeline(Functions):
             stall: seconds to wait for a batch before a warning names the cause; None for no warning.
             chaos: injects faults, for tests: the rates of "eio" (a read fails, and may work the next time),
                 "raise" (a sample is bad) and "slow" (a sample takes "seconds"), drawn from "seed".
-            workers: the number of processes, or threads, that run Python functions; by default the number of
-                processors.
+            workers: the number of processes, or threads, that run Python functions. By default, "auto", as
+                many processes start as there are processors, and their number is tuned while they run; there
+                are as many threads as processors.
             deadline: seconds that a function may take for a sample or a batch before its worker is killed.
                 "auto": a worker process that neither answers nor uses the processor for 5 to 9 minutes is
                 replaced, and its sample is retried once. None for never.

@@ -148,6 +148,12 @@ class PoolReports:
             self._events.notices.add(text, ResourceShortageWarning, owner.line_of(None))
         self._issue()
 
+    def tuned(self, before: int, now: int, of: int, why: str) -> None:
+        """Another number of workers runs at once, to suit the work."""
+        name = "workers_increased" if now > before else "workers_reduced"
+        text = f"{now} of {of} workers run at once, {before} before: {why}"
+        self._events.event(name, {"text": text, "level": "info", "workers": now, "of": of})
+
     def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
         """A worker has sent an event of its source."""
         self._events.source_event(name, details, worker_id)

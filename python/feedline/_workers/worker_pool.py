@@ -182,6 +182,11 @@ class WorkerPool:
         self._retired.add(worker_id)
         self._processes.retire(worker_id)
 
+    def restore(self, worker_id: int) -> None:
+        """Makes a worker take tasks again that has retired."""
+        self._retired.discard(worker_id)
+        self._processes.restore(worker_id)
+
     def has_worker(self, worker_id: int) -> bool:
         """Whether a worker with this id runs or will be started."""
         if self._is_closed or self._failure is not None:

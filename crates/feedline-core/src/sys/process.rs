@@ -62,8 +62,13 @@ pub(crate) struct ProcStat {
 
 impl ProcStat {
     pub(crate) fn processor_time(self) -> Duration {
-        Duration::from_secs(self.ticks) / clock_ticks_per_second()
+        ticks(self.ticks)
     }
+}
+
+/// The time of this many clock ticks.
+pub(crate) fn ticks(count: u64) -> Duration {
+    Duration::from_secs(count) / clock_ticks_per_second()
 }
 
 /// The number of clock ticks in a second; the kernel's interfaces have used 100 for decades.
@@ -123,7 +128,7 @@ pub(crate) fn process_tree(pid: u32) -> Option<ProcessTree> {
         }
         pids.truncate(MAX_PROCESSES);
     }
-    tree.processor_time = Duration::from_secs(ticks) / clock_ticks_per_second();
+    tree.processor_time = self::ticks(ticks);
     Some(tree)
 }
 

@@ -434,6 +434,11 @@ impl PromiseChecker {
                     expected.renewal = Some(Incarnation { generation, ..incarnation });
                 }
             }
+            WorkerEvent::Restore { worker_id } => {
+                if running && let Some(by_id) = self.workers_by_id.get_mut(worker_id as usize) {
+                    by_id.retired = false;
+                }
+            }
             WorkerEvent::Retire { worker_id } => {
                 if running && let Some(by_id) = self.workers_by_id.get_mut(worker_id as usize) {
                     by_id.retired = true;

@@ -213,6 +213,12 @@ impl SimulatedWorld {
                 let when = self.random.micros(0, 400_000);
                 let worker_id = self.random.below(self.in_use.len() as u64) as WorkerId;
                 self.at(when, SimulatedEvent::Retires(worker_id));
+                if self.random.chance(500) {
+                    let after = self.random.micros(0, 400_000);
+                    let restored = WorkerEvent::Restore { worker_id };
+                    self.report.restored += 1;
+                    self.at(when + after, SimulatedEvent::Deliver(restored));
+                }
             }
         }
         if self.traced {
@@ -398,6 +404,7 @@ impl SimulatedWorld {
             | WorkerEvent::Renew { .. }
             | WorkerEvent::RoomSeen { .. }
             | WorkerEvent::Retire { .. }
+            | WorkerEvent::Restore { .. }
             | WorkerEvent::TimePassed
             | WorkerEvent::Close => {}
         }

@@ -43,6 +43,8 @@ report! {
     trials_survived,
     /// Trials that ended with a result.
     trials_answered,
+    /// Workers that were needed again after they had retired.
+    restored,
     /// Looks at workers.
     looks,
     /// Looks that were missed.

@@ -55,6 +55,7 @@ impl SimulatedWorld {
             | WorkerEvent::Retire { .. }
             | WorkerEvent::TimePassed
             | WorkerEvent::LongestSample { .. }
+            | WorkerEvent::Restore { .. }
             | WorkerEvent::Close => false,
         };
         // Task 0 is new until the consumer has submitted it.

@@ -291,6 +291,11 @@ pub(crate) enum WorkerEvent {
         /// The worker.
         worker_id: WorkerId,
     },
+    /// A worker that has retired is needed again.
+    Restore {
+        /// The worker.
+        worker_id: WorkerId,
+    },
     /// Other code in the trainer process closed our descriptors, so no worker can be reached.
     DescriptorsClosed,
     /// The time of `Supervisor::next_deadline` has come.

@@ -200,6 +200,7 @@ impl Supervisor {
             WorkerEvent::Observed { incarnation, seen } => self.observed(incarnation, seen),
             WorkerEvent::Renew { incarnation } => self.renew(incarnation),
             WorkerEvent::Retire { worker_id } => self.retire(worker_id),
+            WorkerEvent::Restore { worker_id } => self.restore(worker_id),
             WorkerEvent::DescriptorsClosed => self.descriptors_closed(),
             WorkerEvent::TimePassed => self.time_passed(),
             WorkerEvent::Close => self.end_run(true),
@@ -467,6 +468,17 @@ impl Supervisor {
         }
         self.keep_one_unretired();
         self.send_waiting(worker_id);
+        self.distribute();
+    }
+
+    fn restore(&mut self, worker_id: WorkerId) {
+        let running = self.is_running();
+        let Some(record) = self.records.get_mut(worker_id as usize) else { return };
+        if !running {
+            return;
+        }
+        record.retired = false;
+        self.fork_if_needed(worker_id);
         self.distribute();
     }
 
