@@ -458,7 +458,7 @@ def test_a_wrong_argument_is_refused_at_once_with_its_value_and_a_hint_for_this_
         (lambda: Executor(2, death_window=0), "got 0"),
         (lambda: Executor(2, memory="much"), "much"),
         (lambda: Executor(2, deadline=0), "got 0"),
-        (lambda: Executor(2, deadline="soon"), "soon"),  # type: ignore[arg-type]
+        (lambda: Executor(2, deadline="soon"), "soon"),
         (lambda: Executor(2, "cloning"), "cloning"),
         (lambda: Executor(2, initializer=5), "initializer must be callable, got 5"),  # type: ignore[arg-type]
         (lambda: Executor(2, max_workers=3), "workers=2 and max_workers=3"),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from feedline._described import described
 from feedline.errors import InvalidArgumentError
 
-__all__ = ["as_json", "call_as_json", "check_finite", "must_fit", "plain"]
+__all__ = ["Auto", "as_json", "call_as_json", "check_finite", "must_fit", "plain"]
+
+
+Auto: TypeAlias = Literal["auto"]
 
 
 def plain(value: Any) -> Any:

@@ -22,10 +22,11 @@ from feedline._arguments import suggests_all
 from feedline._call import FailedCall, Function, Skipped, key, shown
 from feedline._call_queue import Call, CallQueue
 from feedline._code import users_line, warn_user
-from feedline._config import call_as_json, check_finite
+from feedline._config import Auto, call_as_json, check_finite
 from feedline._described import described
 from feedline._mapped.builder import start_method
 from feedline._workers.calls import ExecutorWork
+from feedline._workers.deadline import deadline_config
 from feedline._workers.death import Death
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
@@ -55,7 +56,8 @@ class Executor(concurrent.futures.Executor):
         futures = [pool.submit(load, path) for path in paths]
 
     Args:
-        workers: how many; by default as many as this process may use processors.
+        workers: how many; "auto", the default, is as many as this process may use processors, by affinity and
+            CPU quota.
         mp_context: how workers come to be: a `multiprocessing` context or its name. "fork" shares all
             that the program has loaded; "spawn" and "forkserver" start from a fresh interpreter.
         initializer, initargs: called once in each worker, before its first call.
@@ -69,7 +71,9 @@ class Executor(concurrent.futures.Executor):
             the result.
         exclude: the quarantine file of an earlier run, or a folder of such: calls of the same function with
             the same arguments are not made.
-        deadline: seconds that one call may take.
+        deadline: seconds that one call may take. "auto": no call is ended, because a call may wait for hours
+            for something outside; one that neither returns nor uses the processor for 5 to 9 minutes is
+            reported once, with its stack. None for no such report.
         stall: seconds after which a warning shows a call that does not come back, with its stack, once; None
             for never.
         max_deaths, death_window, memory, max_worker_memory, max_samples_per_worker, on_event: as for
@@ -80,7 +84,7 @@ class Executor(concurrent.futures.Executor):
 
     def __init__(
         self,
-        workers: int | None = None,
+        workers: int | Auto | None = None,
         mp_context: Any = None,
         initializer: Callable[..., object] | None = None,
         initargs: tuple[Any, ...] = (),
@@ -92,7 +96,7 @@ class Executor(concurrent.futures.Executor):
         memory: int | str = "auto",
         faults: FaultPolicy | None = None,
         exclude: str | os.PathLike[str] | None = None,
-        deadline: float | None = None,
+        deadline: float | str | None = "auto",
         stall: float | None = 300.0,
         max_worker_memory: int | str | None = None,
         max_samples_per_worker: int | None = None,
@@ -118,7 +122,7 @@ class Executor(concurrent.futures.Executor):
         self._folders = NamedFolders() if waits else None
         method = start_method(mp_context, "Executor")
         asked = workers if workers is not None else max_workers
-        self._count = _native.processors() if asked is None else asked
+        self._count = _native.processors() if asked is None or asked == "auto" else asked
         is_fresh = method != "fork"
         config = {
             "call": "Executor",
@@ -128,8 +132,7 @@ class Executor(concurrent.futures.Executor):
             "death_window": death_window,
             "memory": memory,
             "suspect_after": 2,
-            "deadline": deadline,
-            "hangs": 1 + account.retries(OVERDUE),
+            **deadline_config(deadline, account.retries(OVERDUE)),
             "stall": stall,
             "max_worker_memory": max_worker_memory,
             "max_samples_per_worker": max_samples_per_worker,

@@ -13,7 +13,7 @@ import numpy as np
 
 from feedline import _native
 from feedline._arguments import suggests, suggests_all
-from feedline._config import as_json, must_fit, plain
+from feedline._config import Auto, as_json, must_fit, plain
 from feedline._described import described
 from feedline._mapped.builder import Functions, has_functions, start_method
 from feedline._mapped.loader import MappedLoader
@@ -29,7 +29,6 @@ __all__ = ["Pipeline", "arrays", "files", "images", "mix"]
 
 Size = int | Sequence[int]
 Numbers = float | Sequence[float]
-Auto = Literal["auto"]
 
 # The calls that decide the order of samples.
 _ORDER = frozenset(("shuffle", "shard", "interleave", "take", "skip", "repeat", "concat", "mix"))
@@ -346,7 +345,7 @@ class Pipeline(Functions):
         stall: float | None = 30.0,
         chaos: Mapping[str, float] | None = None,
         workers: int | Auto | None = None,
-        deadline: float | None = None,
+        deadline: float | str | None = "auto",
         max_deaths: int | Auto | None = None,
         max_worker_memory: int | str | None = None,
         mp_context: Any = None,
@@ -369,9 +368,12 @@ class Pipeline(Functions):
             stall: seconds to wait for a batch before a warning names the cause; None for no warning.
             chaos: injects faults, for tests: the rates of "eio" (a read fails, and may work the next time),
                 "raise" (a sample is bad) and "slow" (a sample takes "seconds"), drawn from "seed".
-            workers: the number of processes, or threads, that run Python functions; by default the number of
-                processors.
+            workers: the number of processes, or threads, that run Python functions. By default, "auto", as
+                many processes start as there are processors, and their number is tuned while they run; there
+                are as many threads as processors.
             deadline: seconds that a function may take for a sample or a batch before its worker is killed.
+                "auto": a worker process that neither answers nor uses the processor for 5 to 9 minutes is
+                replaced, and its sample is retried once. None for never.
             max_deaths: how many workers may die within a minute; "auto" is twice the workers, at least 5.
             max_worker_memory: bytes of resident memory, as in "4GiB", beyond which a worker is replaced.
             mp_context: how workers are started: a `multiprocessing` context or its name.
@@ -404,7 +406,8 @@ class Pipeline(Functions):
             stall=0.0 if stall is None else stall,
             chaos=None if chaos is None else {name: plain(value) for name, value in chaos.items()},
             workers=workers,
-            deadline=deadline,
+            # Only a number is a setting that a pipeline without processes refuses.
+            deadline=None if deadline == "auto" else deadline,
             max_deaths=max_deaths,
             max_worker_memory=max_worker_memory,
             mp_context=None if mp_context is None else start_method(mp_context),
@@ -413,7 +416,9 @@ class Pipeline(Functions):
         config = repr(pipeline)
         if has_functions(pipeline._calls):
             method = start_method(mp_context)
-            return MappedLoader(native, config, self.classes, on_event, pipeline._calls, faults, method)
+            return MappedLoader(
+                native, config, self.classes, on_event, pipeline._calls, faults, method, deadline
+            )
         return Loader(native, config, self.classes, on_event)
 
     def _replica(self, rank: int, world: int, by: str) -> Pipeline:

@@ -20,7 +20,7 @@ from torch.utils.dlpack import from_dlpack
 from feedline import _native
 from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
-from feedline._config import call_as_json, check_finite
+from feedline._config import Auto, call_as_json, check_finite
 from feedline._described import described
 from feedline._torch.accelerate import PinMemoryMark, patch_accelerate
 from feedline._torch.excluded import excluded
@@ -29,7 +29,9 @@ from feedline._torch.indices import keys
 from feedline._torch.loader_state import LoaderState
 from feedline._torch.samples import Samples
 from feedline._torch.supervised import WithWorkers
+from feedline._workers.deadline import deadline_config
 from feedline._workers.death import Death
+from feedline._workers.worker_count import loader_workers
 from feedline.errors import InvalidArgumentError
 from feedline.events import Event
 from feedline.faults import FaultPolicy
@@ -53,6 +55,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     It takes all arguments of torch's loader, and these:
 
     Args:
+        num_workers: as in torch; also "auto": twice the processors that this process may use, by affinity and
+            CPU quota, and no more than fit into the memory that is left (512 MiB each). The number of worker
+            ids, on which seeds depend, is fixed then; fewer run at once if the machine is short.
         on_death: "replace", or "raise": the first death ends the run with `feedline.errors.WorkerDiedError`.
             Use "raise" for iterable data sets that cannot be restarted: a replacement iterates from the start
             and throws away what was delivered.
@@ -65,7 +70,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         faults: what to do about samples that raise, kill their worker or hang: a `feedline.FaultPolicy`.
             By default, the first such sample raises an error that names it.
         deadline: seconds that one sample may take in a worker. After that, Feedline records the worker's
-            stack, kills it and replaces it; `faults` decides what happens to the sample.
+            stack, kills it and replaces it; `faults` decides what happens to the sample. "auto": a worker
+            that neither answers nor uses the processor for 5 to 9 minutes (20 times as long as the slowest
+            sample so far) counts as hung and is replaced; its sample is retried once before `faults`
+            decides. None for never.
         stall: seconds without progress after which a warning shows the stack of the worker, once. None
             for no warning.
         max_worker_memory: bytes of resident memory, as in "4G", beyond which a worker is replaced: after
@@ -86,7 +94,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | Auto = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -104,7 +112,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         death_window: float = 60.0,
         memory: int | str = "auto",
         faults: FaultPolicy | None = None,
-        deadline: float | None = None,
+        deadline: float | str | None = "auto",
         stall: float | None = _STALL,
         max_worker_memory: int | str | None = None,
         max_samples_per_worker: int | None = None,
@@ -112,6 +120,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         check(faults, on_event)
+        self._has_chosen_workers = num_workers == "auto"
+        if num_workers == "auto":
+            num_workers = loader_workers()
         _check_workers(num_workers, deadline, stall, max_worker_memory, max_samples_per_worker)
         self.faults = faults
         self.deadline = deadline
@@ -195,7 +206,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         config = {"call": "DataLoader", "workers": self.num_workers, "suspect_after": 2, **self._settings()}
         for name in ("faults", "exclude", "on_event"):
             del config[name]
-        return {**config, "hangs": 1 + self._loader_state.account.retries(OVERDUE)}
+        return {**config, **deadline_config(self.deadline, self._loader_state.account.retries(OVERDUE))}
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -218,6 +229,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if isinstance(self._iterator, WithWorkers) and self._iterator._shutdown:
             self._iterator = None
         return super().__iter__()
+
+    def check_worker_number_rationality(self) -> None:
+        """torch warns of more workers than processors, which the user did not ask for with "auto"."""
+        if not self._has_chosen_workers:
+            super().check_worker_number_rationality()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
         if self.num_workers == 0:
@@ -249,13 +265,13 @@ def _check_workers(
     except TypeError:
         raise InvalidArgumentError.explained(
             f"DataLoader: num_workers must be a whole number from 0, got {described(num_workers)}",
-            "give a number such as num_workers=len(os.sched_getaffinity(0))",
+            'give a number, or num_workers="auto"',
         ) from None
     if count != 0:
         return
     settings = {
-        "deadline": deadline,
-        # The default is allowed without workers.
+        # Defaults are allowed without workers.
+        "deadline": None if isinstance(deadline, str) and deadline == "auto" else deadline,
         "stall": None if stall == _STALL else stall,
         "max_worker_memory": max_worker_memory,
         "max_samples_per_worker": max_samples_per_worker,

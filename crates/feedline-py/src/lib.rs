@@ -16,6 +16,7 @@ mod pool_events;
 mod packed;
 mod processes;
 mod records;
+mod tuner;
 mod connection;
 
 use pyo3::prelude::*;
@@ -58,6 +59,8 @@ mod _native {
     use super::processes::{Processes, TaskBuffers, TaskResult};
     #[pymodule_export]
     use super::records::example_schema;
+    #[pymodule_export]
+    use super::tuner::Tuner;
     #[pymodule_export]
     use super::{Epoch, Loader, Source};
 

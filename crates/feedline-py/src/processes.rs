@@ -124,6 +124,12 @@ impl Processes {
         Ok(())
     }
 
+    /// Makes a worker take tasks again that has retired.
+    fn restore(&self, worker_id: u32) -> PyResult<()> {
+        self.here()?.restore(worker_id);
+        Ok(())
+    }
+
     /// The next event, as one of the classes of `pool_events`; None after `timeout` seconds, or when `wake` was
     /// called.
     #[pyo3(signature = (oldest, timeout=None))]

@@ -143,6 +143,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
                 self._work()
             deliver, batch = self._ready.popleft()
             waited = time.perf_counter() - began
+            self._backend.delivered(waited)
             return [(self._convert(batch), functools.partial(self._native.took, deliver, waited))]
         except (FeedlineWarning, _native.Interrupted):
             # Nothing was delivered: the next call continues.

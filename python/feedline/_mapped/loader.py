@@ -18,7 +18,10 @@ from feedline._mapped.processes import Workers
 from feedline._mapped.run_functions import Plan
 from feedline._mapped.threads import Threads
 from feedline._mapped.trees import Layout
+from feedline._mapped.tuning import Tuning
+from feedline._workers.deadline import deadline_config
 from feedline._workers.death import Death
+from feedline._workers.worker_count import tuned_workers
 from feedline._workers.worker_pool import Handle
 from feedline.events import Event
 from feedline.faults import FaultPolicy
@@ -42,6 +45,7 @@ class MappedLoader(Loader):
         calls: tuple[dict[str, Any], ...],
         faults: FaultPolicy | None,
         mp_context: str,
+        deadline: float | str | None,
     ) -> None:
         super().__init__(native, config, classes, on_event)
         batch = next(call for call in calls if call["call"] == "batch")
@@ -53,14 +57,21 @@ class MappedLoader(Loader):
         layout = Layout(pad is not False and pad is not None, kinds, padding)
         self._plan = Plan(steps, layout, kinds, native.seed_and_rank[0], faults)
         self._size = int(batch["size"])
-        count = settings.get("workers", "auto")
-        count = _native.processors() if count == "auto" else int(count)
+        workers = settings.get("workers", "auto")
+        in_threads = any(call.get("threads") is True for call in calls)
+        self._tuning: Tuning | None = None
+        if workers != "auto":
+            count = int(workers)
+        elif in_threads:
+            count = _native.processors()
+        else:
+            self._tuning = Tuning(*tuned_workers())
+            count = self._tuning.most
         self.count = count
-        self._ahead = 2 * count + 1
         self._numbers = itertools.count()
         self._current: weakref.ref[MappedEpoch[Any]] | None = None
         self._backend: Workers | Threads
-        if any(call.get("threads") is True for call in calls):
+        if in_threads:
             self._backend = Threads(self._plan, count, self._events)
             return
         rules = _native.Policy((faults or FaultPolicy()).config())
@@ -71,8 +82,7 @@ class MappedLoader(Loader):
             "depth": 2,
             "max_deaths": settings.get("max_deaths", "auto"),
             "suspect_after": 2,
-            "deadline": settings.get("deadline"),
-            "hangs": 1 + retries,
+            **deadline_config(deadline, retries),
             "stall": settings.get("stall") or None,
             "max_worker_memory": settings.get("max_worker_memory"),
             "memory": settings.get("memory", "auto"),
@@ -85,7 +95,13 @@ class MappedLoader(Loader):
             self._events,
             fresh=mp_context != "fork",
             location=native.location,
+            tuning=self._tuning,
         )
+
+    @property
+    def _ahead(self) -> int:
+        """How many parts and batches are made ahead of the consumer."""
+        return 2 * (self.count if self._tuning is None else self._tuning.running) + 1
 
     @property
     def deaths(self) -> list[Death]:

@@ -10,6 +10,7 @@ from typing import Any
 from feedline import _native
 from feedline._event_log import EventLog
 from feedline._mapped.run_functions import Job, JobResult, Plan
+from feedline._mapped.tuning import Tuning
 from feedline._mapped.worker import MapWork, pack_job, reducers
 from feedline._workers.death import Death
 from feedline._workers.open_files import warn_of_shared_files
@@ -46,8 +47,10 @@ class Workers(PoolOwner):
         *,
         fresh: bool,
         location: Callable[[int], tuple[str, int | None] | None],
+        tuning: Tuning | None,
     ) -> None:
-        """`location` returns the file of a sample."""
+        """`location` returns the file of a sample; `tuning` decides how many workers run at once."""
+        self._tuning = tuning
         self._location = location
         self.count: int = config["workers"]
         self._plan = plan
@@ -69,11 +72,15 @@ class Workers(PoolOwner):
             work = MapWork(self._plan, self.count, values=self._fresh)
             policy = self._plan.faults or FaultPolicy()
             retried = "its samples are recomputed"
-            reports = PoolReports(self._events, policy, self.deaths, self._config, retried)
+            self._reports = PoolReports(self._events, policy, self.deaths, self._config, retried)
             self._worker_pool = WorkerPool(
-                work, self._config, fresh=self._fresh, name="Loader", owner=self, reports=reports
+                work, self._config, fresh=self._fresh, name="Loader", owner=self, reports=self._reports
             )
+            if self._tuning is not None:
+                self._tuning.start(self._worker_pool)
             self._worker_pool.start()
+        if self._tuning is not None:
+            self._tuning.begin_epoch()
 
     def _check_open_files(self) -> None:
         """Warns once of files whose offset several workers would share."""
@@ -127,6 +134,11 @@ class Workers(PoolOwner):
         if isinstance(result, GaveUp):
             return result.task, result, None
         return result.task, load(result), result
+
+    def delivered(self, waited: float) -> None:
+        """The consumer got a batch, for which it waited so many seconds."""
+        if self._tuning is not None and self._worker_pool is not None:
+            self._tuning.delivered(waited, self._worker_pool, self._reports)
 
     def close(self) -> None:
         worker_pool, self._worker_pool = self._worker_pool, None

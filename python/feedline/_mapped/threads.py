@@ -53,6 +53,9 @@ class Threads:
     def wake_by(self, epoch: _native.Epoch) -> None:
         """Does nothing: `next` polls."""
 
+    def delivered(self, waited: float) -> None:
+        """Does nothing: the number of threads is fixed."""
+
     def forget(self) -> None:
         """Drops all jobs: their epoch is over."""
         with contextlib.suppress(queue.Empty):

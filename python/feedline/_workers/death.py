@@ -213,7 +213,7 @@ class Stall:
             remedy += f"all workers are forked again, and not from a fresh interpreter, since {reason}"
         return dataclasses.replace(self, remedy=remedy)
 
-    def describe(self, where: str, deadline: float | None = None) -> str:
+    def describe(self, where: str, deadline: float | str | None = None) -> str:
         """The worker, how long it has stalled and where, and what is done about it or what you can do."""
         pid = "" if self.pid is None else f" (pid {self.pid})"
         doing = where or f"while {self.stage}"
@@ -223,13 +223,16 @@ class Stall:
         lines += [f"  code  {frame}" for frame in self.stack[:8]]
         if self.remedy:
             lines.append(self.remedy)
-        elif deadline is not None:
+        elif isinstance(deadline, (int, float)):
             lines.append(f"it is killed after deadline={deadline:g} s")
         else:
             # About twice as long.
             enough = max(10, 10 * round(self.seconds / 5))
-            hint = f"it may hang for ever; with deadline={enough} it would be killed and replaced after "
-            lines.append(f"hint: {hint}{enough} s, and faults= would decide about the sample")
+            hint = "it may hang for ever"
+            if deadline == "auto":
+                hint = "it is replaced if it uses no processor time for 5 to 9 minutes"
+            hint += f"; with deadline={enough} it would be killed and replaced after {enough} s"
+            lines.append(f"hint: {hint}, and faults= would decide about the sample")
         return "\n".join(lines)
 
 

@@ -80,7 +80,11 @@ class PoolReports:
         self._events = events
         self._policy = policy
         self._deaths = deaths
-        self._deadline: float | None = config["deadline"]
+        # A call of an Executor is never ended by "auto".
+        is_learned = config["deadline"] == "auto"
+        self._deadline: float | str | None = config["deadline"]
+        if is_learned and config["call"] == "Executor":
+            self._deadline = None
         # How often a task is tried if its worker dies or hangs.
         self._attempts: int = config.get("attempts", 2)
         self._hangs: int = config["hangs"]
@@ -147,6 +151,12 @@ class PoolReports:
         if changed.shortage is not None:
             self._events.notices.add(text, ResourceShortageWarning, owner.line_of(None))
         self._issue()
+
+    def tuned(self, before: int, now: int, of: int, why: str) -> None:
+        """Another number of workers runs at once, to suit the work."""
+        name = "workers_increased" if now > before else "workers_reduced"
+        text = f"{now} of {of} workers run at once, {before} before: {why}"
+        self._events.event(name, {"text": text, "level": "info", "workers": now, "of": of})
 
     def noted(self, worker_id: int, name: str, details: dict[str, Any]) -> None:
         """A worker has sent an event of its source."""

@@ -183,6 +183,11 @@ class WorkerPool:
         self._retired.add(worker_id)
         self._processes.retire(worker_id)
 
+    def restore(self, worker_id: int) -> None:
+        """Makes a worker take tasks again that has retired."""
+        self._retired.discard(worker_id)
+        self._processes.restore(worker_id)
+
     def has_worker(self, worker_id: int) -> bool:
         """Whether a worker with this id runs or will be started."""
         if self._is_closed or self._failure is not None:
@@ -270,7 +275,7 @@ class WorkerPool:
                 loads = True
                 if self._payload is not None:
                     self.zygote = self.zygote or Zygote.by_spawn()
-                    loads = self.zygote.load(self._payload)
+                    loads = self.zygote.load(self._payload, self._work.worker_count)
                 else:
                     self._compare_state()
                     self.zygote = Zygote.by_fork(self._work)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from feedline import _native
+from feedline._workers.library_threads import share_processors
 from feedline._workers.pickling import Payload
 
 __all__ = ["DUMP_SIGNAL", "Zygote"]
@@ -100,7 +101,7 @@ class Zygote:
             theirs.close()
         return cls(pid, ours)
 
-    def load(self, payload: Payload) -> bool:
+    def load(self, payload: Payload, worker_count: int) -> bool:
         """Sends the work. False if the zygote already has the same work."""
         if self._sent == payload.pickled:
             return False
@@ -114,6 +115,7 @@ class Zygote:
                 "arguments": sys.argv,
                 "key": bytes(multiprocessing.current_process().authkey),
                 "has_tracker": bool(tracker),
+                "worker_count": worker_count,
             }
         )
         carried = payload.descriptors + tracker
@@ -267,6 +269,8 @@ class _ZygoteProcess:
             # Before anything else: a fork does not have the threads of OpenMP, and would wait for them for
             # ever.
             torch.set_num_threads(1)
+        if self._work is not None:
+            share_processors(self._work.worker_count, is_nested=True)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, _ignore)
         for number in (signal.SIGTERM, signal.SIGCHLD):
@@ -343,6 +347,8 @@ class _ZygoteProcess:
             carried, self._carried = self._carried, []
             if context["has_tracker"]:
                 _use_tracker(carried.pop())
+            # Before the work, which imports libraries.
+            share_processors(context["worker_count"], is_nested=False)
             self._work = None
             gc.unfreeze()
             self._work = Payload.open(content[8 + length :], carried)

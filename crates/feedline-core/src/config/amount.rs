@@ -152,6 +152,41 @@ impl ArgumentRule for Memory {
     }
 }
 
+/// A time limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TimeLimit {
+    /// Learned while the run goes on.
+    Auto,
+    /// This many seconds.
+    Seconds(f64),
+}
+
+/// "auto", or a number of seconds in bounds.
+pub(super) struct SecondsOrAuto(pub(super) f64, pub(super) f64);
+
+impl ArgumentRule for SecondsOrAuto {
+    type Of = TimeLimit;
+
+    fn wanted(&self) -> String {
+        format!("\"auto\", None or a number from {} to {}", self.0, self.1)
+    }
+
+    fn read(&self, value: &Value) -> Option<TimeLimit> {
+        match value.as_str() {
+            Some("auto") => Some(TimeLimit::Auto),
+            Some(_) => None,
+            None => value.as_f64().map(TimeLimit::Seconds),
+        }
+    }
+
+    fn allows(&self, limit: &TimeLimit) -> bool {
+        match limit {
+            TimeLimit::Auto => true,
+            TimeLimit::Seconds(seconds) => (self.0..=self.1).contains(seconds),
+        }
+    }
+}
+
 /// Bytes from a least number, as a number or as text.
 pub(super) struct ByteCount(pub(super) u64);
 

@@ -35,7 +35,7 @@ use crate::sample::{Dtype, Field, FieldKind};
 use crate::source::Contents;
 use crate::transform::predicate::{Bucketing, Operand, Predicate};
 use crate::transform::{Decoding, Layout, Output, Size, Step};
-pub use amount::Choice;
+pub use amount::{Choice, TimeLimit};
 pub use batch::BatchOptions;
 pub use batch::Padding;
 pub use cache::{CacheOptions, CacheStore, Caching};

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::amount::{BytesOrAuto, Choice, CountOrAuto, Memory};
+use super::amount::{BytesOrAuto, Choice, CountOrAuto, Memory, SecondsOrAuto, TimeLimit};
 use super::arguments::{Arguments, OneOf, Real, Truth, Whole};
 use crate::error::{Error, Kind, Result};
 
@@ -25,8 +25,10 @@ pub struct Workers {
     pub replace: bool,
     /// Deaths at one sample after which it is run alone; None: never.
     pub suspect_after: Option<u32>,
-    /// Seconds that one sample may take.
-    pub deadline: Option<f64>,
+    /// How long one sample may take.
+    pub deadline: Option<TimeLimit>,
+    /// How long a worker may neither answer nor use the processor, in place of a learned time.
+    pub hang_seconds: Option<f64>,
     /// How often a sample may pass its deadline before it is given up.
     pub hangs: u32,
     /// Seconds without progress after which a warning comes.
@@ -41,6 +43,8 @@ pub struct Workers {
     pub has_inbox: bool,
     /// Whether the front calls their number `num_workers`.
     pub is_torch: bool,
+    /// Whether tasks are calls, which may wait for anything, and not samples.
+    pub makes_calls: bool,
 }
 
 impl Workers {
@@ -64,7 +68,8 @@ impl Workers {
                 .read("on_death", OneOf(&[("replace", true), ("raise", false)]))?
                 .unwrap_or(true),
             suspect_after: from.read("suspect_after", Whole(1, 1000))?.map(|deaths| deaths as u32),
-            deadline: from.read("deadline", Real(0.001, 1e9))?,
+            deadline: from.read("deadline", SecondsOrAuto(0.001, 1e9))?,
+            hang_seconds: from.read("hang_seconds", Real(0.1, 1e9))?,
             hangs: from.read("hangs", Whole(1, 1 << 20))?.unwrap_or(1) as u32,
             stall: from.read("stall", Real(0.001, 1e9))?,
             max_worker_memory: from
@@ -74,6 +79,7 @@ impl Workers {
             may_be_fresh: from.read("may_be_fresh", Truth)?.unwrap_or(false),
             has_inbox: from.read("has_inbox", Truth)?.unwrap_or(false),
             is_torch: from.call() == "DataLoader",
+            makes_calls: from.call() == "Executor",
         };
         from.finish()?;
         Ok(workers)
@@ -105,6 +111,11 @@ mod tests {
             (r#"{"call": "Executor"}"#, "workers is missing"),
             (r#"{"call": "Executor", "workers": 1, "attempts": 0}"#, "got 0"),
             (r#"{"call": "Executor", "workers": 1, "deadline": 0}"#, "got 0"),
+            (
+                r#"{"call": "Executor", "workers": 1, "deadline": "soon"}"#,
+                "\"auto\", None or a number",
+            ),
+            (r#"{"call": "Executor", "workers": 1, "hang_seconds": 0}"#, "got 0"),
             (r#"{"call": "Executor", "workers": 1, "stall": -1}"#, "got -1"),
             (r#"{"call": "Executor", "workers": 1, "max_worker_memory": "some"}"#, "some"),
             (r#"{"call": "Executor", "workers": 1, "max_samples_per_worker": 0}"#, "got 0"),

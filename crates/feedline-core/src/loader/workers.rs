@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::defaults;
-use crate::config::{Choice, Workers};
+use crate::config::{Choice, TimeLimit, Workers};
 use crate::error::{Error, Kind, Result};
 use crate::sys::limits;
 use crate::worker::certificate::CodeFolders;
 use crate::worker::leaks::Bounds;
 use crate::worker::processes::{PoolOptions, Processes};
-use crate::worker::supervisor::SupervisorSettings;
+use crate::worker::supervisor::{Deadline, HangAction, LearnedDeadline, SupervisorSettings};
 
 /// How long a refused fork is retried.
 const REFUSED_FOR: Duration = Duration::from_secs(20);
@@ -28,6 +28,25 @@ const START_LIMIT: Duration = Duration::from_secs(300);
 /// How long a worker may take to dump its stack.
 const DUMP_TIME: Duration = Duration::from_millis(200);
 
+/// How long a worker may neither answer nor use the processor, by default. At most less than the ten minutes after
+/// which NCCL ends a distributed run.
+const SHORTEST_HANG: Duration = Duration::from_secs(300);
+const LONGEST_HANG: Duration = Duration::from_secs(540);
+
+fn deadline(workers: &Workers) -> Deadline {
+    let given = workers.hang_seconds.map(Duration::from_secs_f64);
+    match workers.deadline {
+        None => Deadline::Never,
+        Some(TimeLimit::Seconds(seconds)) => Deadline::After(Duration::from_secs_f64(seconds)),
+        Some(TimeLimit::Auto) => Deadline::Learned(LearnedDeadline {
+            shortest: given.unwrap_or(SHORTEST_HANG),
+            longest: given.unwrap_or(LONGEST_HANG),
+            // A call may wait for anything outside, and must not be made twice without being asked for.
+            action: if workers.makes_calls { HangAction::Report } else { HangAction::Restart },
+        }),
+    }
+}
+
 /// The options of the worker pool on this machine.
 pub fn options(workers: &Workers, folders: CodeFolders) -> PoolOptions {
     let auto = || defaults::worker_memory(limits::available_memory());
@@ -39,9 +58,14 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> PoolOptions {
         Choice::Exactly(deaths) => u32::try_from(deaths).unwrap_or(u32::MAX),
         Choice::Auto | Choice::Percent(_) => (2 * workers.worker_count).max(5),
     };
-    let seconds = |seconds: Option<f64>| seconds.map(Duration::from_secs_f64);
+    let stall = workers.stall.map(Duration::from_secs_f64);
+    let deadline = deadline(workers);
+    let fixed = match deadline {
+        Deadline::After(time) => Some(time),
+        Deadline::Never | Deadline::Learned(_) => None,
+    };
     // A user who wants slow samples to be ended or reported earlier wants the same for the zygote.
-    let wanted = [seconds(workers.deadline), seconds(workers.stall)].into_iter().flatten().min();
+    let wanted = fixed.into_iter().chain(stall).min();
     let zygote_patience =
         wanted.map_or(ZYGOTE_PATIENCE, |time| time.clamp(LEAST_PATIENCE, ZYGOTE_PATIENCE));
     PoolOptions {
@@ -55,10 +79,10 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> PoolOptions {
             grace: GRACE,
             replace: workers.replace,
             suspect_after: workers.suspect_after,
-            deadline: seconds(workers.deadline),
+            deadline,
             start_limit: START_LIMIT,
             hangs: workers.hangs,
-            stall: seconds(workers.stall),
+            stall,
             dump_time: DUMP_TIME,
             zygote_patience,
             zygote_start: ZYGOTE_START,

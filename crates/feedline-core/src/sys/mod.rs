@@ -12,6 +12,7 @@ pub mod limits;
 pub mod lock;
 pub mod memory;
 pub mod process;
+pub mod processor_use;
 pub mod sealed;
 pub mod slab;
 pub mod socket;

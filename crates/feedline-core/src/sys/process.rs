@@ -109,8 +109,13 @@ pub(crate) struct ProcStat {
 
 impl ProcStat {
     pub(crate) fn processor_time(self) -> Duration {
-        Duration::from_secs(self.ticks) / clock_ticks_per_second()
+        ticks(self.ticks)
     }
+}
+
+/// The time of this many clock ticks.
+pub(crate) fn ticks(count: u64) -> Duration {
+    Duration::from_secs(count) / clock_ticks_per_second()
 }
 
 /// The number of clock ticks in a second; the kernel's interfaces have used 100 for decades.
@@ -120,13 +125,62 @@ fn clock_ticks_per_second() -> u32 {
 
 /// Reads the state of another process; returns `None` if it is gone.
 pub(crate) fn proc_stat(pid: u32) -> Option<ProcStat> {
-    let read = |name: &str| {
-        super::file::read_text(std::path::Path::new(&format!("/proc/{pid}/{name}"))).ok()
-    };
-    let (letter, ticks) = letter_and_ticks(&read("stat")?)?;
-    let call = read("syscall").unwrap_or_default();
+    let (letter, ticks) = letter_and_ticks(&read_proc(pid, "stat")?)?;
+    let call = read_proc(pid, "syscall").unwrap_or_default();
     let waits_for_lock = call.split_whitespace().next() == Some(FUTEX);
     Some(ProcStat { letter, ticks, waits_for_lock })
+}
+
+/// A process and all processes below it, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProcessTree {
+    /// The processor time that they have used, and that of processes below them that have ended.
+    pub processor_time: Duration,
+    /// Whether a thread of theirs runs, or waits for a processor or a device.
+    pub waits: bool,
+    /// Whether a debugger has stopped one of them.
+    pub is_traced: bool,
+}
+
+/// The number of processes below a worker that are looked at: more are not the cause of a hang.
+const MAX_PROCESSES: usize = 512;
+
+/// Reads the state of a process and of all processes below it; returns `None` if it is gone.
+pub(crate) fn process_tree(pid: u32) -> Option<ProcessTree> {
+    let (mut tree, mut ticks) = (ProcessTree::default(), 0);
+    let mut pids = vec![pid];
+    let mut next = 0;
+    while let Some(&pid) = pids.get(next) {
+        next += 1;
+        let Some(text) = read_proc(pid, "stat") else {
+            // The process may have ended since its parent was read.
+            if next == 1 {
+                return None;
+            }
+            continue;
+        };
+        ticks += ticks_with_children(&text).unwrap_or(0);
+        let folder = format!("/proc/{pid}/task");
+        for thread in super::file::names(std::path::Path::new(&folder)).unwrap_or_default() {
+            let text = read_proc(pid, &format!("task/{thread}/stat")).unwrap_or_default();
+            let letter = letter_and_ticks(&text).map(|(letter, _)| letter);
+            tree.waits |= matches!(letter, Some('R' | 'D'));
+            tree.is_traced |= letter == Some('t');
+            let children = read_proc(pid, &format!("task/{thread}/children")).unwrap_or_default();
+            pids.extend(children.split_whitespace().filter_map(|word| word.parse::<u32>().ok()));
+        }
+        if next == 1 && read_proc(pid, &format!("task/{pid}/children")).is_none() {
+            // A kernel without these lists: the whole table of processes is read.
+            pids.extend(super::inspect::descendants(pid));
+        }
+        pids.truncate(MAX_PROCESSES);
+    }
+    tree.processor_time = self::ticks(ticks);
+    Some(tree)
+}
+
+fn read_proc(pid: u32, name: &str) -> Option<String> {
+    super::file::read_text(std::path::Path::new(&format!("/proc/{pid}/{name}"))).ok()
 }
 
 /// Waits until another process has ended, for at most that long. Returns at once if the system
@@ -177,6 +231,13 @@ fn letter_and_ticks(text: &str) -> Option<(char, u64)> {
     Some((words.first()?.chars().next()?, ticks(11)? + ticks(12)?))
 }
 
+/// The processor time of a process and of its children that have ended, from /proc/PID/stat.
+fn ticks_with_children(text: &str) -> Option<u64> {
+    let (_, rest) = text.rsplit_once(')')?;
+    let words = rest.split_whitespace().skip(11).take(4);
+    words.map(|word| word.parse::<u64>().ok()).sum()
+}
+
 /// Makes this process the first choice of the OOM killer.
 pub fn go_first() {
     // If the system forbids it, the process keeps its usual score.
@@ -214,7 +275,34 @@ mod tests {
     fn the_state_of_a_process_is_parsed_whatever_its_name() {
         let text = "7 (a) b)) S 1 7 7 0 -1 4194560 1 2 3 4 20 5 6 7 20 0 1 0 9";
         assert_eq!(letter_and_ticks(text), Some(('S', 25)));
+        assert_eq!(ticks_with_children(text), Some(38));
+        assert_eq!(ticks_with_children("invalid"), None);
         assert_eq!(letter_and_ticks("invalid"), None);
         assert!(proc_stat(std::process::id()).is_some());
+    }
+
+    #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a child that computes is what this test looks at"
+    )]
+    fn the_tree_of_a_process_has_the_processor_time_of_its_children() {
+        let child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
+        let mut child = child.expect("there is a shell");
+        let before = process_tree(std::process::id()).expect("it runs").processor_time;
+        let until = clock::now() + Duration::from_secs(60);
+        let has_grown = || {
+            let used = process_tree(std::process::id()).expect("it runs").processor_time;
+            used.saturating_sub(before) >= Duration::from_millis(100)
+        };
+        while !has_grown() && clock::now() < until {
+            wait_for_end(child.id(), Duration::from_millis(10));
+        }
+        let alone = process_tree(child.id()).expect("it runs");
+        child.kill().expect("it runs");
+        child.wait().expect("it is a child");
+        assert!(alone.waits && alone.processor_time >= Duration::from_millis(50), "{alone:?}");
+        assert!(has_grown());
+        assert_eq!(process_tree(u32::MAX), None);
     }
 }

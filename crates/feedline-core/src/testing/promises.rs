@@ -10,7 +10,7 @@ mod zygote;
 use std::time::Duration;
 
 use capacity::CheckedCapacity;
-use watch::{CheckedDump, CheckedHang, SampleLocation, Watched};
+use watch::{CheckedDump, CheckedHang, CheckedLook, SampleLocation, Watched};
 use zygote::Awaited;
 
 use crate::worker::supervisor::{
@@ -47,6 +47,8 @@ struct CheckedWorker {
     trial: Option<u64>,
     dump: Option<CheckedDump>,
     reported: Vec<SampleLocation>,
+    /// The looks since it last made progress, at its present sample.
+    looks: Vec<CheckedLook>,
 }
 
 impl CheckedWorker {
@@ -69,6 +71,7 @@ impl CheckedWorker {
             trial: None,
             dump: None,
             reported: Vec::new(),
+            looks: Vec::new(),
         }
     }
 
@@ -195,6 +198,8 @@ pub(super) struct PromiseChecker {
     pub(super) resent: u64,
     /// Whether all workers were restarted from a fresh zygote.
     restarted_fresh: bool,
+    /// How long the slowest sample took.
+    longest_sample: Duration,
 }
 
 type CheckResult = Result<(), String>;
@@ -222,6 +227,7 @@ impl PromiseChecker {
             closed: false,
             resent: 0,
             restarted_fresh: false,
+            longest_sample: Duration::ZERO,
         }
     }
 
@@ -245,6 +251,11 @@ impl PromiseChecker {
     /// Whether the supervisor has killed this process.
     pub(super) fn is_killed(&self, incarnation: Incarnation) -> bool {
         self.worker(incarnation).is_some_and(|worker| worker.killed)
+    }
+
+    /// Whether the supervisor has killed this process because it took too long.
+    pub(super) fn is_overdue(&self, incarnation: Incarnation) -> bool {
+        self.worker(incarnation).is_some_and(|worker| worker.overdue.is_some())
     }
 
     /// Whether this task is assigned to this process.
@@ -386,6 +397,8 @@ impl PromiseChecker {
                     if worker.assigned.is_empty() {
                         worker.dump = None;
                         worker.reported.clear();
+                        worker.looks.clear();
+                        worker.looks.clear();
                         worker.idle_since = worker.stopped.then_some(now);
                     }
                 } else {
@@ -406,6 +419,9 @@ impl PromiseChecker {
                     self.record_survival(incarnation, task, &mut expected);
                 }
             }
+            WorkerEvent::LongestSample { took } => {
+                self.longest_sample = self.longest_sample.max(took)
+            }
             WorkerEvent::Observed { incarnation, seen } => {
                 expected.watched = self.record_observation(incarnation, seen, now)
             }
@@ -416,6 +432,11 @@ impl PromiseChecker {
                 } else if running && self.can_be_renewed(incarnation, now) {
                     let generation = self.workers_by_id[incarnation.worker_id as usize].forks;
                     expected.renewal = Some(Incarnation { generation, ..incarnation });
+                }
+            }
+            WorkerEvent::Restore { worker_id } => {
+                if running && let Some(by_id) = self.workers_by_id.get_mut(worker_id as usize) {
+                    by_id.retired = false;
                 }
             }
             WorkerEvent::Retire { worker_id } => {
@@ -455,6 +476,7 @@ impl PromiseChecker {
         worker.ready = true;
         worker.dump = None;
         worker.reported.clear();
+        worker.looks.clear();
         let by_id = self.by_id(incarnation.worker_id);
         by_id.boot_deaths = 0;
         by_id.refusals = None;

@@ -3,6 +3,7 @@
 //! gives the same run.
 
 mod consumer;
+mod hang;
 mod impossible;
 mod workers;
 #[cfg(test)]
@@ -15,7 +16,7 @@ use super::failure_rates::{FailureRates, Random};
 use super::promises::PromiseChecker;
 pub use super::tally::SimulationReport;
 use crate::worker::supervisor::{
-    ExitKind, GiveUpReason, Incarnation, RunFailure, Supervisor, SupervisorAction,
+    Deadline, ExitKind, GiveUpReason, Incarnation, RunFailure, Supervisor, SupervisorAction,
     SupervisorSettings, TaskNumber, WorkerEvent, WorkerId, WorkerStage,
 };
 use workers::{SampleTrouble, SimulatedState, SimulatedWorker, StuckZygote, ZygoteState};
@@ -27,8 +28,9 @@ const MAX_STEPS_BEFORE_CLOSE: u64 = 1_500;
 /// The steps that no run may exceed.
 const MAX_STEPS: u64 = 100_000;
 /// How many times the clock alone may advance before a hanging worker is killed or the run is
-/// closed.
+/// closed; for a learned deadline, workers are looked at more often.
 const MAX_LOOKS_IN_A_ROW: u32 = 12;
+const MAX_LEARNED_LOOKS_IN_A_ROW: u32 = 300;
 /// How late a look may be, in total.
 const SLACK: Duration = Duration::from_millis(50);
 
@@ -116,6 +118,8 @@ struct SimulatedWorld {
     close_sent: bool,
     /// Whether a signal from outside killed a worker that hung.
     killed_from_outside: bool,
+    /// How long the slowest sample took.
+    longest_sample: Duration,
     traced: bool,
     log: Vec<String>,
 }
@@ -137,7 +141,7 @@ impl SimulatedWorld {
             grace: random.micros(1_000, 500_000),
             replace: !random.chance(150),
             suspect_after: random.chance(700).then(|| random.from(1, 3) as u32),
-            deadline: random.chance(600).then(|| random.micros(25_000, 2_000_000)),
+            deadline: hang::draw_deadline(&mut random),
             start_limit: random.micros(25_000, 5_000_000),
             hangs: random.from(1, 3) as u32,
             stall: random.chance(400).then(|| random.micros(25_000, 2_000_000)),
@@ -179,6 +183,7 @@ impl SimulatedWorld {
             consumer_waits: false,
             close_sent: false,
             killed_from_outside: false,
+            longest_sample: Duration::ZERO,
             traced,
             log: Vec::new(),
             rates,
@@ -208,6 +213,12 @@ impl SimulatedWorld {
                 let when = self.random.micros(0, 400_000);
                 let worker_id = self.random.below(self.in_use.len() as u64) as WorkerId;
                 self.at(when, SimulatedEvent::Retires(worker_id));
+                if self.random.chance(500) {
+                    let after = self.random.micros(0, 400_000);
+                    let restored = WorkerEvent::Restore { worker_id };
+                    self.report.restored += 1;
+                    self.at(when + after, SimulatedEvent::Deliver(restored));
+                }
             }
         }
         if self.traced {
@@ -221,12 +232,16 @@ impl SimulatedWorld {
         let verdict = self.promises.check_start(&actions);
         verdict.map_err(|why| self.broken(&why))?;
         self.act(actions)?;
+        let max_looks = match self.settings.deadline {
+            Deadline::Never | Deadline::After(_) => MAX_LOOKS_IN_A_ROW,
+            Deadline::Learned(_) => MAX_LEARNED_LOOKS_IN_A_ROW,
+        };
         loop {
             let event = self.events.first_key_value().map(|((at, _), _)| *at);
             let deadline = self.supervisor.next_deadline();
             match (event, deadline) {
                 (None, Some(_))
-                    if self.looks_in_a_row > MAX_LOOKS_IN_A_ROW && self.promises.is_running() =>
+                    if self.looks_in_a_row > max_looks && self.promises.is_running() =>
                 {
                     self.looks_in_a_row = 0;
                     self.nothing_happens()?;
@@ -384,10 +399,12 @@ impl SimulatedWorld {
             | WorkerEvent::Ready { .. }
             | WorkerEvent::StartFailed { .. }
             | WorkerEvent::Survived { .. }
+            | WorkerEvent::LongestSample { .. }
             | WorkerEvent::Observed { .. }
             | WorkerEvent::Renew { .. }
             | WorkerEvent::RoomSeen { .. }
             | WorkerEvent::Retire { .. }
+            | WorkerEvent::Restore { .. }
             | WorkerEvent::TimePassed
             | WorkerEvent::Close => {}
         }
@@ -454,10 +471,9 @@ impl SimulatedWorld {
 
     /// Whether a worker has spent longer on a sample than allowed.
     fn is_hanging_too_long(&self, incarnation: Incarnation) -> bool {
-        let Some(deadline) = self.settings.deadline else { return false };
         let worker = &self.workers[incarnation.worker_id as usize][incarnation.generation as usize];
         let Some((task, _)) = worker.at else { return false };
-        let latest = worker.since + deadline + self.settings.dump_time * 2 + SLACK;
+        let Some(latest) = self.latest_kill(worker) else { return false };
         let is_watched = self.promises.is_running()
             && self.promises.can_fork()
             && self.promises.is_assigned(incarnation, task)
@@ -492,7 +508,8 @@ impl SimulatedWorld {
                 continue;
             }
             self.report.looks += 1;
-            let seen = self.worker(incarnation).seen();
+            let now = self.now;
+            let seen = self.worker(incarnation).seen(now);
             self.notify(WorkerEvent::Observed { incarnation, seen })?;
         }
         Ok(())
@@ -528,7 +545,10 @@ impl SimulatedWorld {
                 SupervisorAction::Stop { incarnation } => {
                     self.send_to(incarnation, SimulatedEvent::StopArrives(incarnation))
                 }
-                SupervisorAction::Kill { incarnation } => self.kill(incarnation),
+                SupervisorAction::Kill { incarnation } => {
+                    self.check_learned_kill(incarnation)?;
+                    self.kill(incarnation);
+                }
                 SupervisorAction::Accept { task } => {
                     self.report.accepted += 1;
                     self.result(task);

@@ -43,6 +43,8 @@ report! {
     trials_survived,
     /// Trials that ended with a result.
     trials_answered,
+    /// Workers that were needed again after they had retired.
+    restored,
     /// Looks at workers.
     looks,
     /// Looks that were missed.
@@ -51,6 +53,10 @@ report! {
     dumps,
     /// Workers killed by the supervisor because they exceeded the deadline.
     kills_overdue,
+    /// Workers killed because of a learned deadline.
+    kills_learned,
+    /// Workers that hang and use the processor.
+    spins,
     /// Workers that finished a task while they were being killed for being late with it.
     answers_overdue,
     /// Workers that stalled.

@@ -23,13 +23,22 @@ const FULL_BELOW: u64 = 1 << 20;
 /// The number of stack frames shown.
 const FRAMES: usize = 12;
 
+/// Why a worker was killed that took too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Overdue {
+    /// Its sample took longer than this deadline.
+    Deadline(Duration),
+    /// It neither answered nor used the processor for a learned time.
+    Hang,
+}
+
 /// The facts about a death.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct DeathFacts {
     /// How it ended; `None` if it ended with its zygote.
     pub exit: Option<ExitKind>,
-    /// The deadline it exceeded, if we killed it for that.
-    pub overdue: Option<Duration>,
+    /// Why we killed it, if we did.
+    pub overdue: Option<Overdue>,
     /// The state of the process just before the kill.
     pub process_state: Option<ProcessState>,
     /// Whether it found that code in it had closed its connection to the trainer.
@@ -205,27 +214,41 @@ struct Diagnosis {
     hint: String,
 }
 
+fn too_late(facts: &DeathFacts, overdue: Overdue) -> Diagnosis {
+    let (what, hint) = match overdue {
+        Overdue::Deadline(deadline) => (
+            format!("one sample took longer than deadline={}", deadline.as_secs_f64()),
+            "raise deadline= if the sample is only slow, or skip it with \
+             faults=FaultPolicy(action=\"skip\")",
+        ),
+        Overdue::Hang => (
+            "it neither answered nor used the processor for longer than any sample may take \
+             (deadline=\"auto\")"
+                .to_owned(),
+            "give deadline= seconds if the sample may wait that long, or None; or skip it with \
+             faults=FaultPolicy(action=\"skip\")",
+        ),
+    };
+    let mut why = vec![what];
+    why.extend(facts.process_state.map(|process_state| process_state.describe().to_owned()));
+    let hint = match facts.process_state {
+        Some(ProcessState::WaitsForLock) => {
+            "start workers from a fresh interpreter: multiprocessing_context=\"spawn\""
+        }
+        Some(
+            ProcessState::Runs
+            | ProcessState::Sleeps
+            | ProcessState::IsStopped
+            | ProcessState::WaitsForDevice,
+        )
+        | None => hint,
+    };
+    Diagnosis { cause: Cause::Deadline, is_certain: true, why, hint: hint.into() }
+}
+
 fn diagnose(facts: &DeathFacts) -> Diagnosis {
-    if let Some(deadline) = facts.overdue {
-        let mut why =
-            vec![format!("one sample took longer than deadline={}", deadline.as_secs_f64())];
-        why.extend(facts.process_state.map(|process_state| process_state.describe().to_owned()));
-        let hint = match facts.process_state {
-            Some(ProcessState::WaitsForLock) => {
-                "start workers from a fresh interpreter: multiprocessing_context=\"spawn\""
-            }
-            Some(
-                ProcessState::Runs
-                | ProcessState::Sleeps
-                | ProcessState::IsStopped
-                | ProcessState::WaitsForDevice,
-            )
-            | None => {
-                "raise deadline= if the sample is only slow, or skip it with \
-                 faults=FaultPolicy(action=\"skip\")"
-            }
-        };
-        return Diagnosis { cause: Cause::Deadline, is_certain: true, why, hint: hint.into() };
+    if let Some(overdue) = facts.overdue {
+        return too_late(facts, overdue);
     }
     match facts.exit {
         None | Some(ExitKind::Lost) => Diagnosis {
@@ -519,13 +542,18 @@ mod tests {
         let exit = facts(ExitKind::Exited(3));
         let disconnected = DeathFacts { is_disconnected: true, ..facts(ExitKind::Exited(1)) };
         let overdue = DeathFacts {
-            overdue: Some(Duration::from_secs(30)),
+            overdue: Some(Overdue::Deadline(Duration::from_secs(30))),
             process_state: Some(ProcessState::WaitsForLock),
             crash_log: CRASH_LOG.into(),
             ..facts(ExitKind::Killed(SIGKILL))
         };
         let stopped =
             DeathFacts { process_state: Some(ProcessState::IsStopped), ..overdue.clone() };
+        let hung = DeathFacts {
+            overdue: Some(Overdue::Hang),
+            process_state: Some(ProcessState::Sleeps),
+            ..overdue.clone()
+        };
         let lost = facts(ExitKind::Lost);
         let all = [
             group,
@@ -544,6 +572,7 @@ mod tests {
             disconnected,
             overdue,
             stopped,
+            hung,
             lost,
         ];
         let text: Vec<_> = all.iter().map(shown).collect();

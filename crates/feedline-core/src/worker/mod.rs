@@ -14,5 +14,6 @@ pub(crate) mod leaks;
 pub mod processes;
 pub mod result;
 pub mod supervisor;
+pub mod tuning;
 pub mod wire;
 pub mod zygote;

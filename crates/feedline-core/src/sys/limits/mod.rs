@@ -103,6 +103,19 @@ pub(crate) fn task_holders() -> String {
     text
 }
 
+/// How much of the time some task waited for memory in the last ten seconds, in percent, and the bytes that are left
+/// for all processes; each if it is known.
+pub fn memory_pressure() -> (Option<f64>, Option<u64>) {
+    let memory = memory();
+    (memory.pressure.map(|pressure| pressure.some_10s), memory.left())
+}
+
+/// How much of the time some task waited for a processor in the last ten seconds, in percent, if it is known.
+pub fn processor_pressure() -> Option<f64> {
+    let processors = Processors::read(&RealFiles, &process_folder(None));
+    processors.pressure.map(|pressure| pressure.some_10s)
+}
+
 fn memory() -> Memory {
     Memory::read(&RealFiles, &process_folder(None))
 }

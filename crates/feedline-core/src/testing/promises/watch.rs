@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{CheckedZygote, PromiseChecker};
 use crate::worker::supervisor::{
-    DUMP_EXTENSIONS, Incarnation, Observation, TaskNumber, WorkerActivity,
+    DUMP_EXTENSIONS, Deadline, HangAction, Incarnation, LearnedDeadline, Observation, TaskNumber,
+    WorkerActivity,
 };
 
 /// A task and the offset of a sample within it.
@@ -24,6 +25,20 @@ pub(super) struct CheckedHang {
     /// `None` if it finished after all.
     pub(super) task: Option<TaskNumber>,
     pub(super) at: Option<u64>,
+}
+
+/// A look at a worker, if the deadline is learned.
+#[derive(Clone, Copy)]
+pub(super) struct CheckedLook {
+    at: Duration,
+    seen: Observation,
+}
+
+/// How long a worker made no progress, from all looks at its sample. Between two looks at most a tenth of
+/// the shortest deadline counts.
+fn quiet(looks: &[CheckedLook], shortest: Duration) -> Duration {
+    let passed = looks.windows(2).map(|pair| (pair[1].at - pair[0].at).min(shortest / 20 * 2));
+    passed.sum()
 }
 
 /// The action that must follow a look.
@@ -47,6 +62,7 @@ impl PromiseChecker {
         }
         let settings = self.settings.clone();
         let may_restart_fresh = settings.may_be_fresh && !self.restarted_fresh;
+        let longest_sample = self.longest_sample;
         let worker =
             self.worker_mut(incarnation).filter(|worker| !worker.killed && !worker.failed)?;
         // A worker that has not received its task yet is late as if it had begun it, which it has
@@ -68,11 +84,34 @@ impl PromiseChecker {
             || (seen.work == WorkerActivity::Blocked && seen.stopped);
         let works = worker.ready && !worker.assigned.is_empty() && is_at_sample;
         let start_limit = if seen.stopped { Duration::ZERO } else { settings.start_limit };
-        let overdue = settings.deadline.is_some_and(|deadline| {
-            (works && spent >= deadline) || (starts && spent >= deadline.max(start_limit))
-        });
-        let stalls = (starts || works) && settings.stall.is_some_and(|stall| spent >= stall);
         let location = (seen.task, seen.offset);
+        let is_slow = (starts || works) && settings.stall.is_some_and(|stall| spent >= stall);
+        let mut stalls = is_slow;
+        let overdue = match settings.deadline {
+            Deadline::Never => false,
+            Deadline::After(deadline) => {
+                (works && spent >= deadline) || (starts && spent >= deadline.max(start_limit))
+            }
+            Deadline::Learned(LearnedDeadline { shortest, longest, action }) => {
+                if !starts && !works {
+                    worker.looks.clear();
+                }
+                let is_other = |look: &CheckedLook| {
+                    (look.seen.task, look.seen.offset) != location || look.seen.since != seen.since
+                };
+                if seen.has_progressed || worker.looks.last().is_some_and(is_other) {
+                    worker.looks.clear();
+                }
+                if starts || works {
+                    worker.looks.push(CheckedLook { at: now, seen });
+                }
+                let learned = (longest_sample * 20).max(shortest).min(longest);
+                let limit = if starts { longest } else { learned };
+                let hangs = (starts || works) && quiet(&worker.looks, shortest) >= limit;
+                stalls |= hangs && action == HangAction::Report;
+                hangs && action == HangAction::Restart
+            }
+        };
         if !overdue && (!stalls || worker.reported.contains(&location)) {
             worker.dump = None;
             return None;
@@ -87,7 +126,7 @@ impl PromiseChecker {
             return None;
         }
         worker.dump = None;
-        if dump.asleep && !worker.worked && may_restart_fresh {
+        if dump.asleep && !worker.worked && may_restart_fresh && (overdue || is_slow) {
             return Some(Watched::RestartedFresh(incarnation, seen));
         }
         if overdue {

@@ -54,6 +54,8 @@ impl SimulatedWorld {
             | WorkerEvent::RoomSeen { .. }
             | WorkerEvent::Retire { .. }
             | WorkerEvent::TimePassed
+            | WorkerEvent::LongestSample { .. }
+            | WorkerEvent::Restore { .. }
             | WorkerEvent::Close => false,
         };
         // Task 0 is new until the consumer has submitted it.

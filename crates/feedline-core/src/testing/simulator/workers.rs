@@ -82,6 +82,10 @@ pub(super) struct SimulatedWorker {
     pub(super) blocked: bool,
     asleep: bool,
     pub(super) stopped: bool,
+    /// Until when it uses the processor, if it does.
+    pub(super) busy_until: Duration,
+    /// When it was looked at last.
+    looked_at: Option<Duration>,
     /// The number of samples it has finished.
     done: u64,
     pub(super) hangs: bool,
@@ -94,8 +98,11 @@ pub(super) struct SimulatedWorker {
 }
 
 impl SimulatedWorker {
-    /// The content of its black box, even after its death.
-    pub(super) fn seen(&self) -> Observation {
+    /// The content of its black box, even after its death, and what it has done since the last look.
+    pub(super) fn seen(&mut self, now: Duration) -> Observation {
+        let last = self.looked_at.replace(now);
+        let is_alive = self.state != SimulatedState::Dead;
+        let has_progressed = is_alive && last.is_none_or(|last| self.busy_until > last);
         let work = match (self.state, self.at) {
             (_, Some(_)) if self.blocked => WorkerActivity::Blocked,
             (_, Some(_)) => WorkerActivity::Sample,
@@ -104,7 +111,16 @@ impl SimulatedWorker {
         };
         let (task, offset) = self.at.unzip();
         let (asleep, stopped) = (self.asleep, self.stopped);
-        Observation { task, offset, since: self.since, work, asleep, stopped, is_dumping: false }
+        Observation {
+            task,
+            offset,
+            since: self.since,
+            work,
+            asleep,
+            stopped,
+            is_dumping: false,
+            has_progressed,
+        }
     }
 }
 
@@ -283,6 +299,8 @@ impl SimulatedWorld {
             blocked: false,
             asleep: false,
             stopped: false,
+            busy_until: Duration::ZERO,
+            looked_at: None,
             done: 0,
             hangs: false,
             stops: false,
@@ -442,6 +460,10 @@ impl SimulatedWorld {
         let is_slow = self.random.chance(self.rates.slow_sample);
         let when = self.random.micros(10, if is_slow { 3_000_000 } else { 20_000 });
         let exit = self.exit();
+        let is_hang = matches!(outcome, SampleOutcome::Hangs { .. });
+        let busy_until = self.draw_busy_time((!is_hang).then_some(when));
+        self.report.spins += u64::from(is_hang && busy_until == Duration::MAX);
+        self.worker(incarnation).busy_until = busy_until;
         match outcome {
             SampleOutcome::Ends => self.at(when, SimulatedEvent::SampleEnds(incarnation)),
             SampleOutcome::Dies => self.at(when, SimulatedEvent::Dies(incarnation, exit)),
@@ -520,8 +542,14 @@ impl SimulatedWorld {
             return;
         }
         worker.done += 1;
+        let took = now - worker.since;
         worker.since = now;
         let Some((task, offset)) = worker.at.take() else { return };
+        if took > self.longest_sample {
+            self.longest_sample = took;
+            self.send_event(incarnation, WorkerEvent::LongestSample { took });
+        }
+        let worker = self.worker(incarnation);
         let trial = worker.inbox.front().and_then(|(_, trial)| *trial);
         if trial.is_none() && offset + 1 < samples(task) {
             return self.begin_sample(incarnation, task, offset + 1);

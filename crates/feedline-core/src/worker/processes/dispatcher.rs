@@ -18,8 +18,9 @@ use super::{
 };
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::SharedMemory;
+use crate::sys::process::{self, ProcessTree};
 use crate::sys::socket::{Socket, Transfer};
-use crate::sys::{clock, limits, process};
+use crate::sys::{clock, limits};
 use crate::worker::arena::{self, LentBytes};
 use crate::worker::blackbox::{Activity, BoxField, Boxes, Owner, Snapshot};
 use crate::worker::certificate::{self, ProcessState};
@@ -28,7 +29,7 @@ use crate::worker::inbox::{self, Inbox, TaskBuffers};
 use crate::worker::leaks::{self, Leak, ResourceUse};
 use crate::worker::result::TaskResult;
 use crate::worker::supervisor::{
-    ExitKind, Incarnation, Shortage, Supervisor, SupervisorAction, WorkerEvent,
+    Deadline, ExitKind, Incarnation, Shortage, Supervisor, SupervisorAction, WorkerEvent,
 };
 use crate::worker::wire::{Assembler, Frame, FrameHead, FrameKind, HEAD};
 use crate::worker::zygote::{ZygoteReport, ZygoteRequest};
@@ -72,6 +73,8 @@ pub(super) struct Dispatcher {
     /// The most memory that one worker has used.
     largest_worker: u64,
     pub(super) peaks: Arc<PoolPeaks>,
+    /// How long the slowest sample took.
+    longest_sample: Duration,
     /// How much memory the results of all workers may use.
     arena_limit: u64,
     /// How much of it the consumer has.
@@ -105,6 +108,8 @@ pub(super) struct RunningWorker {
     /// Its state at the last look, and the processor time it had used.
     process_state: Option<ProcessState>,
     ticks: Option<u64>,
+    /// Its state and that of the processes below it at the last look, if the deadline is learned.
+    tree: Option<(ProcessTree, Instant)>,
     /// Whether it was asked for its stack since that look.
     is_dumped: bool,
     /// The length of its crash log when it was asked for its stack.
@@ -116,6 +121,17 @@ pub(super) struct RunningWorker {
     peak_bytes: u64,
     /// When its fork was requested.
     forked: Duration,
+}
+
+impl RunningWorker {
+    /// Whether it, or a process below it, has made progress since the last call.
+    fn has_progressed(&mut self, pid: u32, has_dumped: bool) -> bool {
+        let Some(tree) = process::process_tree(pid) else { return true };
+        let now = clock::now();
+        self.tree.replace((tree, now)).is_none_or(|(before, at)| {
+            evidence::tree_has_progressed(before, tree, now - at, has_dumped)
+        })
+    }
 }
 
 fn name(incarnation: Incarnation) -> u64 {
@@ -146,6 +162,7 @@ impl Dispatcher {
                 options.bounds.descriptors,
                 options.arena_bytes,
             )),
+            longest_sample: Duration::ZERO,
             options,
             boxes,
             boxes_file,
@@ -225,7 +242,7 @@ impl Dispatcher {
         }
         for incarnation in self.supervisor.workers_to_look_at(inner.now()) {
             let snapshot = self.snapshot(incarnation);
-            let mut process_state = None;
+            let (mut process_state, mut has_progressed) = (None, true);
             if let Some(running) = self.running.get_mut(&incarnation)
                 && let Some(pid) = running.pid
             {
@@ -239,7 +256,11 @@ impl Dispatcher {
                 process_state = Some(evidence::process_state(proc_stat, running.ticks));
                 running.ticks = Some(proc_stat.ticks);
                 // Writing its stack on request is no progress.
-                if !std::mem::take(&mut running.is_dumped) {
+                let is_dumped = std::mem::take(&mut running.is_dumped);
+                if let Deadline::Learned(_) = self.options.settings.deadline {
+                    has_progressed = running.has_progressed(pid, is_dumped);
+                }
+                if !is_dumped {
                     running.process_state = process_state;
                 }
             }
@@ -251,7 +272,14 @@ impl Dispatcher {
                     .is_some_and(|before| running.crash_log.text().len() == before)
             });
             let started = inner.started_nanoseconds;
-            let seen = evidence::observe(snapshot, process_state, started, forked, is_dumping);
+            let seen = evidence::observe(
+                snapshot,
+                process_state,
+                started,
+                forked,
+                is_dumping,
+                has_progressed,
+            );
             self.handle_event(inner, WorkerEvent::Observed { incarnation, seen });
         }
     }
@@ -465,6 +493,7 @@ impl Dispatcher {
             FrameKind::Result | FrameKind::Faulty | FrameKind::Raised | FrameKind::Exhausted => {
                 self.peaks.note_memory(self.boxes.sum(BoxField::ArenaUsed));
                 let (task, samples) = (frame.task, frame.timing.samples);
+                let longest = Duration::from_nanos(frame.timing.nanoseconds);
                 let limit = self.options.arena_bytes / 2;
                 let result = TaskResult::new(
                     frame,
@@ -486,6 +515,10 @@ impl Dispatcher {
                     self.out.push_back(PoolEvent::TaskResult(result));
                 }
                 self.apply(inner, actions);
+                if longest > self.longest_sample {
+                    self.longest_sample = longest;
+                    self.handle_event(inner, WorkerEvent::LongestSample { took: longest });
+                }
                 self.check_leaks(inner, incarnation, task, samples);
             }
             FrameKind::Task | FrameKind::Resume | FrameKind::Stop | FrameKind::Trial => {}
@@ -675,6 +708,7 @@ impl Dispatcher {
             crash_log,
             process_state: None,
             ticks: None,
+            tree: None,
             is_dumped: false,
             crash_log_before: None,
             used: ResourceUse::default(),

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use super::PoolOptions;
 use crate::sys::limits;
-use crate::sys::process::ProcStat;
+use crate::sys::process::{ProcStat, ProcessTree};
 use crate::worker::blackbox::{Activity, Snapshot};
-use crate::worker::certificate::{Certificate, DeathFacts, ProcessState, certify};
+use crate::worker::certificate::{Certificate, DeathFacts, Overdue, ProcessState, certify};
 use crate::worker::crash_log::CrashLog;
-use crate::worker::supervisor::{Death, ExitKind, Observation, WorkerActivity};
+use crate::worker::supervisor::{
+    Deadline, Death, ExitKind, LearnedDeadline, Observation, WorkerActivity,
+};
 
 /// How long a kill of the OOM killer may be noticed before the end of the worker that it killed.
 const KILL_TO_END: Duration = Duration::from_secs(5);
@@ -97,7 +99,11 @@ impl Evidence {
         let memory = limits::memory_of_group();
         certify(&DeathFacts {
             exit: Some(death.exit),
-            overdue: death.overdue.then_some(options.settings.deadline).flatten(),
+            overdue: match options.settings.deadline {
+                Deadline::After(deadline) if death.overdue => Some(Overdue::Deadline(deadline)),
+                Deadline::Learned(LearnedDeadline { .. }) if death.overdue => Some(Overdue::Hang),
+                Deadline::Never | Deadline::After(_) | Deadline::Learned(_) => None,
+            },
             process_state,
             is_disconnected,
             peak_bytes,
@@ -137,6 +143,25 @@ pub(super) fn has_progressed(proc_stat: ProcStat, used: Duration, elapsed: Durat
     matches!(proc_stat.letter, 'D' | 'R') || used * 100 >= elapsed * WORKING_PERCENT
 }
 
+/// A process that wrote its stack in the meantime must have used this share of the time to count as
+/// working, in percent.
+const DUMPING_PERCENT: u32 = 50;
+
+/// Whether a worker, or a process below it, made progress between two looks. A worker under a
+/// debugger stands still because a person wants it to.
+pub(super) fn tree_has_progressed(
+    before: ProcessTree,
+    now: ProcessTree,
+    elapsed: Duration,
+    has_dumped: bool,
+) -> bool {
+    let used = now.processor_time.saturating_sub(before.processor_time);
+    if has_dumped {
+        return used * 100 >= elapsed * DUMPING_PERCENT;
+    }
+    now.waits || now.is_traced || used * 100 >= elapsed * WORKING_PERCENT
+}
+
 /// Combines a worker's black box and process state for the supervisor.
 pub(super) fn observe(
     snapshot: Option<Snapshot>,
@@ -144,6 +169,7 @@ pub(super) fn observe(
     started: u64,
     forked: Duration,
     is_dumping: bool,
+    has_progressed: bool,
 ) -> Observation {
     let asleep = process_state == Some(ProcessState::WaitsForLock);
     let stopped = process_state == Some(ProcessState::IsStopped);
@@ -157,6 +183,7 @@ pub(super) fn observe(
             asleep,
             stopped,
             is_dumping,
+            has_progressed,
         };
     };
     let work = match snapshot.activity {
@@ -174,6 +201,7 @@ pub(super) fn observe(
         asleep,
         stopped,
         is_dumping,
+        has_progressed,
     }
 }
 
@@ -193,5 +221,24 @@ mod tests {
         assert!(has_progressed(seen('R'), Duration::ZERO, elapsed));
         assert!(has_progressed(seen('D'), Duration::ZERO, elapsed));
         assert!(!has_progressed(seen('T'), Duration::ZERO, elapsed));
+    }
+
+    #[test]
+    fn a_worker_makes_progress_while_any_process_below_it_does() {
+        let elapsed = Duration::from_secs(5);
+        let quiet = ProcessTree::default();
+        let used = |millis| ProcessTree {
+            processor_time: Duration::from_millis(millis),
+            ..ProcessTree::default()
+        };
+        let progressed = |now, has_dumped| tree_has_progressed(quiet, now, elapsed, has_dumped);
+        assert!(!progressed(quiet, false));
+        assert!(!progressed(used(40), false));
+        assert!(progressed(used(50), false));
+        assert!(progressed(ProcessTree { waits: true, ..quiet }, false));
+        assert!(progressed(ProcessTree { is_traced: true, ..quiet }, false));
+        // Writing a stack takes some processor time.
+        assert!(!progressed(ProcessTree { waits: true, ..used(200) }, true));
+        assert!(progressed(used(4_000), true));
     }
 }

@@ -337,6 +337,12 @@ impl Processes {
         dispatcher.handle_event(&self.inner, WorkerEvent::Retire { worker_id });
     }
 
+    /// Makes a worker take tasks again that has retired.
+    pub fn restore(&self, worker_id: u32) {
+        let mut dispatcher = self.inner.dispatcher.lock();
+        dispatcher.handle_event(&self.inner, WorkerEvent::Restore { worker_id });
+    }
+
     /// Waits for the next event. `oldest` is the task that the consumer waits for.
     pub fn next(&self, oldest: u64, at_most: Duration) -> PoolEvent {
         let until = clock::now() + at_most;

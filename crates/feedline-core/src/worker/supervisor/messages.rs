@@ -100,6 +100,41 @@ pub struct Observation {
     pub stopped: bool,
     /// Whether the worker was asked for its stack and has not written it yet.
     pub is_dumping: bool,
+    /// Whether the worker, or a process below it, has used the processor since the last look, or
+    /// waits for a processor or a device. True at the first look, because nothing is known then.
+    pub has_progressed: bool,
+}
+
+/// How long one sample may take before its worker is killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Deadline {
+    /// As long as it needs.
+    #[default]
+    Never,
+    /// This long, whatever its worker does.
+    After(Duration),
+    /// As long as its worker uses the processor, and a learned time beyond that.
+    Learned(LearnedDeadline),
+}
+
+/// When a worker counts as hung that neither answers nor uses the processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LearnedDeadline {
+    /// It gets at least this long.
+    pub shortest: Duration,
+    /// It gets at most this long, however long other samples took.
+    pub longest: Duration,
+    /// What is done about it.
+    pub action: HangAction,
+}
+
+/// What is done about a worker that hangs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum HangAction {
+    /// It is killed and replaced, and its sample is retried.
+    Restart,
+    /// It is reported once with its stack, as a stall.
+    Report,
 }
 
 /// Why a run ended.
@@ -230,6 +265,11 @@ pub(crate) enum WorkerEvent {
         /// The task.
         task: TaskNumber,
     },
+    /// A worker has loaded a sample that took longer than all samples before it.
+    LongestSample {
+        /// How long it took.
+        took: Duration,
+    },
     /// The dispatcher looked at a worker; `Supervisor::workers_to_look_at` says when and at
     /// which.
     Observed {
@@ -248,6 +288,11 @@ pub(crate) enum WorkerEvent {
     /// A worker is no longer needed after the tasks it already has. A new task that is pinned to it
     /// ends the retirement.
     Retire {
+        /// The worker.
+        worker_id: WorkerId,
+    },
+    /// A worker that has retired is needed again.
+    Restore {
         /// The worker.
         worker_id: WorkerId,
     },
@@ -413,7 +458,7 @@ pub struct SupervisorSettings {
     /// worker; `None` never tries.
     pub suspect_after: Option<u32>,
     /// How long one sample may take before its worker is killed.
-    pub deadline: Option<Duration>,
+    pub deadline: Deadline,
     /// How long a worker may take to start if there is a deadline. A worker that a signal has
     /// stopped gets only the deadline.
     pub start_limit: Duration,

@@ -15,7 +15,7 @@
 //! - If the machine refuses a process, or kills one because memory is short, fewer processes run, and
 //!   workers take turns. No task is blamed for a shortage unless its worker was the only one.
 //! - A worker that exceeds the deadline is killed. Without a deadline, no worker is killed for
-//!   being slow.
+//!   being slow. A learned deadline kills only workers that do not use the processor either.
 //! - A zygote that neither answers a request nor uses the processor is killed and replaced.
 //! - Every wait ends: either an event is on its way, or `Supervisor::next_deadline` says when to
 //!   call again.
@@ -25,6 +25,7 @@
 //! gone and `Close` was handled.
 
 mod capacity;
+mod hang;
 mod messages;
 mod worker_record;
 mod trial;
@@ -42,8 +43,8 @@ use std::time::Duration;
 use capacity::Capacity;
 use ends::CountedDeath;
 pub use messages::{
-    Death, ExitKind, GiveUpReason, Observation, RunFailure, Shortage, SupervisorAction,
-    SupervisorSettings, TaskNumber, WorkerActivity, WorkerStage,
+    Deadline, Death, ExitKind, GiveUpReason, HangAction, LearnedDeadline, Observation, RunFailure,
+    Shortage, SupervisorAction, SupervisorSettings, TaskNumber, WorkerActivity, WorkerStage,
 };
 pub(crate) use messages::{Incarnation, WorkerEvent, WorkerId};
 use renewal::{RENEWAL_PAUSE, ask_to_stop};
@@ -68,6 +69,8 @@ const CLOSING_GRACES: u32 = 3;
 const MAX_REMEMBERED_DEATHS: usize = 64;
 /// The shortest time limit: each look costs something.
 const SHORTEST_WATCH: Duration = Duration::from_millis(1);
+/// The shortest learned deadline, during which a worker is looked at several times.
+const SHORTEST_HANG: Duration = Duration::from_millis(20);
 
 /// The state of the zygote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +114,8 @@ pub(crate) struct Supervisor {
     counted: VecDeque<CountedDeath>,
     /// Whether all workers were restarted from a fresh zygote, or are about to be.
     is_restarted_fresh: bool,
+    /// How long the slowest sample took so far.
+    longest_sample: Duration,
     capacity: Capacity,
     actions: Vec<SupervisorAction>,
 }
@@ -123,7 +128,11 @@ impl Supervisor {
             worker_count: settings.worker_count.max(1),
             depth: settings.depth.max(1),
             suspect_after: settings.suspect_after.map(|deaths| deaths.max(1)),
-            deadline: settings.deadline.map(watched),
+            deadline: match settings.deadline {
+                Deadline::Never => Deadline::Never,
+                Deadline::After(time) => Deadline::After(watched(time)),
+                Deadline::Learned(learned) => Deadline::Learned(learned.in_order(SHORTEST_HANG)),
+            },
             hangs: settings.hangs.max(1),
             stall: settings.stall.map(watched),
             dump_time: watched(settings.dump_time),
@@ -145,6 +154,7 @@ impl Supervisor {
             deaths: Vec::new(),
             counted: VecDeque::new(),
             is_restarted_fresh: false,
+            longest_sample: Duration::ZERO,
             capacity: Capacity::new(settings.worker_count),
             actions: Vec::new(),
             settings,
@@ -184,9 +194,13 @@ impl Supervisor {
             }
             WorkerEvent::RoomSeen { is_enough } => self.room_seen(is_enough),
             WorkerEvent::Survived { incarnation, task } => self.survived(incarnation, task),
+            WorkerEvent::LongestSample { took } => {
+                self.longest_sample = self.longest_sample.max(took)
+            }
             WorkerEvent::Observed { incarnation, seen } => self.observed(incarnation, seen),
             WorkerEvent::Renew { incarnation } => self.renew(incarnation),
             WorkerEvent::Retire { worker_id } => self.retire(worker_id),
+            WorkerEvent::Restore { worker_id } => self.restore(worker_id),
             WorkerEvent::DescriptorsClosed => self.descriptors_closed(),
             WorkerEvent::TimePassed => self.time_passed(),
             WorkerEvent::Close => self.end_run(true),
@@ -454,6 +468,17 @@ impl Supervisor {
         }
         self.keep_one_unretired();
         self.send_waiting(worker_id);
+        self.distribute();
+    }
+
+    fn restore(&mut self, worker_id: WorkerId) {
+        let running = self.is_running();
+        let Some(record) = self.records.get_mut(worker_id as usize) else { return };
+        if !running {
+            return;
+        }
+        record.retired = false;
+        self.fork_if_needed(worker_id);
         self.distribute();
     }
 

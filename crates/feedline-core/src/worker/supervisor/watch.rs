@@ -7,8 +7,10 @@
 
 use std::time::Duration;
 
+use super::hang::QuietTime;
 use super::messages::{
-    Incarnation, Observation, SupervisorAction, SupervisorSettings, TaskNumber, WorkerActivity,
+    Deadline, HangAction, Incarnation, Observation, SupervisorAction, SupervisorSettings,
+    TaskNumber, WorkerActivity,
 };
 use super::worker_record::{HangLocation, ProcessStatus, WorkerProcess, WorkerRecord};
 use super::{Supervisor, Zygote};
@@ -24,12 +26,14 @@ pub(super) struct WorkerWatch {
     /// Since when it has had tasks without a pause.
     busy_since: Duration,
     dump: Option<StackDump>,
+    /// For how long it has made no progress, if the deadline is learned.
+    quiet: Option<QuietTime>,
     /// Stalls that were reported, as long as their tasks are unfinished.
     reported: Vec<SampleInTask>,
 }
 
 /// A task, and the offset of a sample within it.
-type SampleInTask = (Option<TaskNumber>, Option<u64>);
+pub(super) type SampleInTask = (Option<TaskNumber>, Option<u64>);
 
 /// A stack dump that was requested.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +49,8 @@ struct StackDump {
 enum LimitPassed {
     Deadline,
     Stall,
+    /// It hangs, as far as one can tell, and this is only reported.
+    Quiet,
 }
 
 impl WorkerWatch {
@@ -62,44 +68,103 @@ impl WorkerWatch {
         }
     }
 
+    /// For how long the worker has made no progress, and what is done if that is too long.
+    fn note_progress(
+        &mut self,
+        limits: &Limits,
+        seen: &Observation,
+        settings: &SupervisorSettings,
+        now: Duration,
+    ) -> (Duration, HangAction) {
+        let Deadline::Learned(learned) = settings.deadline else {
+            return (Duration::ZERO, HangAction::Report);
+        };
+        self.quiet =
+            limits.hang.map(|_| QuietTime::after(self.quiet, seen, now, learned.interval()));
+        (self.quiet.map_or(Duration::ZERO, |quiet| quiet.total), learned.action)
+    }
+
     /// The worker has no tasks, or is being killed.
     pub(super) fn end(&mut self) {
         self.look_at = None;
         self.dump = None;
+        self.quiet = None;
         self.reported.clear();
     }
 }
 
-/// How long a sample may take before the first reaction.
+/// How long a sample may take before the first look.
 fn patience(settings: &SupervisorSettings) -> Option<Duration> {
-    match (settings.deadline, settings.stall) {
-        (Some(deadline), Some(stall)) => Some(deadline.min(stall)),
-        (deadline, stall) => deadline.or(stall),
+    let deadline = match settings.deadline {
+        Deadline::Never => None,
+        Deadline::After(time) => Some(time),
+        Deadline::Learned(learned) => Some(learned.interval()),
+    };
+    deadline.into_iter().chain(settings.stall).min()
+}
+
+/// The limits of what an observed worker is doing.
+#[derive(Default)]
+struct Limits {
+    /// How long it may take.
+    deadline: Option<Duration>,
+    /// How long it may make no progress.
+    hang: Option<Duration>,
+    /// How long it may take until it is reported.
+    stall: Option<Duration>,
+}
+
+impl Limits {
+    /// The limit that was exceeded, if a worker has spent this long at its sample, and was quiet for
+    /// the last part of it.
+    fn passed(&self, spent: Duration, quiet: Duration, action: HangAction) -> Option<LimitPassed> {
+        let is_hung = self.hang.is_some_and(|hang| quiet >= hang);
+        if self.deadline.is_some_and(|deadline| spent >= deadline) {
+            return Some(LimitPassed::Deadline);
+        }
+        let is_stalled = self.stall.is_some_and(|stall| spent >= stall);
+        match action {
+            HangAction::Restart if is_hung => Some(LimitPassed::Deadline),
+            HangAction::Restart | HangAction::Report if is_stalled => Some(LimitPassed::Stall),
+            HangAction::Report if is_hung => Some(LimitPassed::Quiet),
+            HangAction::Restart | HangAction::Report => None,
+        }
     }
 }
 
-/// The deadline of an observed worker, and the time after which it has stalled.
+/// The limits of an observed worker.
 fn limits(
     worker: &WorkerProcess,
     seen: &Observation,
     settings: &SupervisorSettings,
-) -> (Option<Duration>, Option<Duration>) {
-    let deadline = match seen.work {
-        WorkerActivity::Starting if worker.is_booting() && seen.stopped => settings.deadline,
-        // User code that runs at the start may take long, and is not a sample.
-        WorkerActivity::Starting if worker.is_booting() => {
-            settings.deadline.map(|deadline| deadline.max(settings.start_limit))
-        }
-        WorkerActivity::Sample if worker.is_working() => settings.deadline,
+    longest_sample: Duration,
+) -> Limits {
+    let is_starting = match seen.work {
+        WorkerActivity::Starting if worker.is_booting() => true,
+        WorkerActivity::Sample if worker.is_working() => false,
         // A stopped worker does not continue when its wait is over.
-        WorkerActivity::Blocked if worker.is_working() && seen.stopped => settings.deadline,
+        WorkerActivity::Blocked if worker.is_working() && seen.stopped => false,
         WorkerActivity::Starting
         | WorkerActivity::Sample
         | WorkerActivity::Waiting
-        | WorkerActivity::Blocked => return (None, None),
+        | WorkerActivity::Blocked => return Limits::default(),
     };
-    let is_before = |stall: &Duration| deadline.is_none_or(|end| *stall < end);
-    (deadline, settings.stall.filter(is_before))
+    let stall = settings.stall;
+    match settings.deadline {
+        Deadline::Never => Limits { stall, ..Limits::default() },
+        Deadline::After(time) => {
+            // User code that runs at the start may take long, and is not a sample.
+            let is_patient = is_starting && !seen.stopped;
+            let deadline = if is_patient { time.max(settings.start_limit) } else { time };
+            let stall = stall.filter(|stall| *stall < deadline);
+            Limits { deadline: Some(deadline), hang: None, stall }
+        }
+        Deadline::Learned(learned) => {
+            let of_sample = learned.of_sample(longest_sample);
+            let hang = if is_starting { learned.longest } else { of_sample };
+            Limits { deadline: None, hang: Some(hang), stall }
+        }
+    }
 }
 
 impl Supervisor {
@@ -115,6 +180,7 @@ impl Supervisor {
 
     pub(super) fn observed(&mut self, incarnation: Incarnation, seen: Observation) {
         let (now, settings) = (self.now, &self.settings);
+        let longest_sample = self.longest_sample;
         let may_restart_fresh = settings.may_be_fresh && !self.is_restarted_fresh;
         if !self.is_running() || self.zygote != Zygote::Ready {
             return;
@@ -137,26 +203,29 @@ impl Supervisor {
             },
             (false, _) | (true, _) => seen,
         };
-        let (deadline, stall) = limits(worker, &seen, settings);
+        let limits = limits(worker, &seen, settings, longest_sample);
         let spent = now.saturating_sub(seen.since);
-        let passed = if deadline.is_some_and(|deadline| spent >= deadline) {
-            Some(LimitPassed::Deadline)
-        } else {
-            stall.is_some_and(|stall| spent >= stall).then_some(LimitPassed::Stall)
-        };
         let location = (seen.task, seen.offset);
+        let (quiet, action) = worker.watch.note_progress(&limits, &seen, settings, now);
+        let passed = limits.passed(spent, quiet, action);
         // When it can be late next, whatever it does from now on.
         let later = patience(settings).map(|limit| now.saturating_add(limit));
         // When it can be late next after a stall.
-        let after_stall = deadline.map(|deadline| seen.since.saturating_add(deadline)).or(later);
+        let deadline_at = limits.deadline.map(|deadline| seen.since.saturating_add(deadline));
+        let after_stall = deadline_at.or(later);
         let watch = &mut worker.watch;
         let Some(passed) = passed else {
             watch.dump = None;
-            let on_time = stall.or(deadline).map(|limit| seen.since.saturating_add(limit));
-            watch.look_at = on_time.or(later);
+            let on_time =
+                limits.stall.map(|stall| seen.since.saturating_add(stall)).or(deadline_at);
+            watch.look_at = match limits.hang {
+                // The time without progress is measured between looks.
+                Some(_) => on_time.into_iter().chain(later).min(),
+                None => on_time.or(later),
+            };
             return;
         };
-        if passed == LimitPassed::Stall && watch.reported.contains(&location) {
+        if passed != LimitPassed::Deadline && watch.reported.contains(&location) {
             watch.dump = None;
             watch.look_at = after_stall;
             return;
@@ -179,6 +248,8 @@ impl Supervisor {
             return;
         }
         watch.dump = None;
+        // All calls in progress would be made again.
+        let may_restart_fresh = may_restart_fresh && passed != LimitPassed::Quiet;
         if dump.asleep && !worker.has_worked && may_restart_fresh {
             return self.restart_fresh(incarnation, seen);
         }
@@ -191,7 +262,7 @@ impl Supervisor {
                 worker.watch.end();
                 self.actions.push(SupervisorAction::Kill { incarnation });
             }
-            LimitPassed::Stall => {
+            LimitPassed::Stall | LimitPassed::Quiet => {
                 let assigned = &worker.assigned;
                 watch.reported.retain(|(task, _)| task.is_none_or(|task| assigned.contains(&task)));
                 watch.reported.push(location);

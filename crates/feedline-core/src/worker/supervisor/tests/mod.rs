@@ -1,6 +1,7 @@
 //! What the supervisor decides, case by case. The simulator covers the combinations.
 
 mod capacity;
+mod hang;
 mod renewal;
 mod trial;
 mod watch;
@@ -64,7 +65,7 @@ fn settings(worker_count: u32) -> SupervisorSettings {
         grace: GRACE,
         replace: true,
         suspect_after: None,
-        deadline: None,
+        deadline: Deadline::Never,
         start_limit: START,
         hangs: 1,
         stall: None,

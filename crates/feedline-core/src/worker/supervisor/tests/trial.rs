@@ -192,8 +192,12 @@ fn a_trial_waits_while_forks_are_refused() {
 #[test]
 fn a_trial_that_hangs_is_retried_up_to_max_hangs() {
     let late = NOW + Duration::from_secs(100);
-    let limits =
-        SupervisorSettings { deadline: Some(GRACE), hangs: 2, max_deaths: 9, ..suspicious(1) };
+    let limits = SupervisorSettings {
+        deadline: Deadline::After(GRACE),
+        hangs: 2,
+        max_deaths: 9,
+        ..suspicious(1)
+    };
     let mut supervisor = on_trial(limits);
     for generation in 2..4 {
         let incarnation = incarnation(0, generation);
@@ -205,6 +209,7 @@ fn a_trial_that_hangs_is_retried_up_to_max_hangs() {
             asleep: false,
             stopped: false,
             is_dumping: false,
+            has_progressed: false,
         };
         let seen = WorkerEvent::Observed { incarnation, seen };
         let late = late * generation;

@@ -15,6 +15,7 @@ fn sample(task: TaskNumber, offset: u64, since: Duration) -> Observation {
         asleep: false,
         stopped: false,
         is_dumping: false,
+        has_progressed: false,
     }
 }
 
@@ -27,6 +28,7 @@ fn starting(since: Duration) -> Observation {
         asleep: false,
         stopped: false,
         is_dumping: false,
+        has_progressed: false,
     }
 }
 
@@ -55,7 +57,7 @@ fn busy(settings: SupervisorSettings) -> Healthy {
 }
 
 fn with_deadline() -> SupervisorSettings {
-    SupervisorSettings { deadline: Some(DEADLINE), ..settings(1) }
+    SupervisorSettings { deadline: Deadline::After(DEADLINE), ..settings(1) }
 }
 
 fn with_stall() -> SupervisorSettings {
@@ -189,7 +191,8 @@ fn a_worker_that_continues_after_the_dump_is_not_killed() {
 #[test]
 fn a_sample_that_was_restarted_after_the_dump_gets_another_dump() {
     let deadline = DUMP / 2;
-    let mut supervisor = busy(SupervisorSettings { deadline: Some(deadline), ..settings(1) });
+    let mut supervisor =
+        busy(SupervisorSettings { deadline: Deadline::After(deadline), ..settings(1) });
     let late = NOW + deadline;
     let dump = [SupervisorAction::Dump { incarnation: FIRST }];
     assert_eq!(look(&mut supervisor, FIRST, sample(0, 3, NOW), late), dump);
@@ -336,7 +339,7 @@ fn a_worker_that_is_stopped_while_it_waits_for_something_has_a_deadline() {
 fn a_worker_that_starts_too_slowly_is_killed_and_a_stopped_one_at_its_deadline() {
     for (stopped, limit) in [(false, START), (true, DEADLINE)] {
         let mut supervisor =
-            booting(SupervisorSettings { deadline: Some(DEADLINE), ..settings(1) });
+            booting(SupervisorSettings { deadline: Deadline::After(DEADLINE), ..settings(1) });
         let seen = Observation { stopped, ..starting(NOW) };
         let early = NOW + limit - Duration::from_millis(1);
         assert_eq!(
@@ -370,7 +373,8 @@ fn a_worker_that_starts_stalls_and_may_take_longer_than_a_sample() {
     assert_eq!(actions, [SupervisorAction::Stalled { incarnation: FIRST, seen }]);
     let later = WorkerEvent::Observed { incarnation: FIRST, seen };
     assert_eq!(supervisor.handle(later, START), []);
-    let mut supervisor = booting(SupervisorSettings { deadline: None, ..with_deadline() });
+    let mut supervisor =
+        booting(SupervisorSettings { deadline: Deadline::Never, ..with_deadline() });
     assert_eq!(supervisor.next_deadline(), None);
     assert_eq!(supervisor.handle(later, START * 10), []);
 }
@@ -414,7 +418,7 @@ fn may_be_fresh() -> SupervisorSettings {
     SupervisorSettings {
         may_be_fresh: true,
         max_deaths: 0,
-        deadline: Some(DEADLINE),
+        deadline: Deadline::After(DEADLINE),
         ..settings(2)
     }
 }
