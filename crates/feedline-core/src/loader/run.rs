@@ -153,7 +153,14 @@ pub(super) enum TaskSink {
     /// For workers.
     Queue(Sender<Vec<Task>>),
     /// There is no thread for workers: the reader makes them.
-    Here(RefCell<(Native, Vec<(engine::Order, MakeResult)>)>),
+    Here(Box<RefCell<MakerMemory>>),
+}
+
+/// What a thread uses again for each sample that it makes.
+#[derive(Default)]
+pub(super) struct MakerMemory {
+    native: Native,
+    results: Vec<(engine::Order, MakeResult)>,
 }
 
 impl TaskSink {
@@ -162,7 +169,7 @@ impl TaskSink {
         match self {
             TaskSink::Queue(queue) => queue.send(tasks).is_ok(),
             TaskSink::Here(memory) => {
-                let (native, results) = &mut *memory.borrow_mut();
+                let MakerMemory { native, results } = &mut *memory.borrow_mut();
                 run.make_all(tasks, &ActivityRecord::default(), native, results);
                 !run.is_closed()
             }
@@ -278,7 +285,7 @@ impl Run {
             let read = move || {
                 run.guarded(|run| {
                     let tasks = match makes_samples {
-                        true => TaskSink::Here(RefCell::default()),
+                        true => TaskSink::Here(Box::default()),
                         false => TaskSink::Queue(tasks),
                     };
                     run.read(&tasks, &run.activities[number]);
