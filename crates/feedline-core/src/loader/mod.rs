@@ -48,6 +48,7 @@ use crate::sys::thread::Threads;
 use crate::sys::{clock, limits};
 use crate::transform::Transform;
 use crate::transform::predicate::{Bucketing, FieldLocation, Predicate};
+pub use budgets::give_back_idle;
 use budgets::{Budgets, Limit};
 use caching::SampleCache;
 pub use check::check;
