@@ -409,6 +409,72 @@ def test_an_error_about_memory_says_what_holds_it(trainers: Trainers, tmp_path: 
         assert part in text
 
 
+# A native loader holds warm memory, and the address space that is left is less than a sample needs.
+SHORT = """
+native = windows().batch(8).loader(memory="1GiB", prefetch="512MiB", threads=1, readers=1)
+kept = [batch for _, batch in zip(range(12), native)]
+del kept
+# malloc of a thread that has ended keeps its address space.
+resource.setrlimit(resource.RLIMIT_AS, (address_space() + 32 * MIB, resource.RLIM_INFINITY))
+tried = []
+
+def load(index):
+    if index == 5:
+        tried.append(index)
+        return len(bytearray(NEEDED))
+    return index
+
+class Large(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        return load(index)
+"""
+
+FRONTS = {
+    "torch": "[int(batch) for batch in DataLoader(Large(), 1)]",
+    "policy": "[int(batch) for batch in DataLoader(Large(), 1, faults=fl.FaultPolicy('skip'))]",
+}
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_a_shortage_in_the_trainer_is_met_by_giving_back_what_is_idle(
+    trainers: Trainers, tmp_path: Path, front: str
+) -> None:
+    program = with_opening(WINDOWS + SHORT) + textwrap.dedent(
+        f"""
+        NEEDED = 96 * MIB
+        found = {FRONTS[front]}
+        say([found, len(tried)])
+        """
+    )
+
+    found, tried = trainers.answer(program, tmp_path, seconds=300)
+
+    assert found == [0, 1, 2, 3, 4, 96 * MIB, 6, 7]
+    assert tried == 2
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_a_shortage_that_stays_is_raised_and_never_skipped(
+    trainers: Trainers, tmp_path: Path, front: str
+) -> None:
+    program = with_opening(WINDOWS + SHORT) + textwrap.dedent(
+        f"""
+        NEEDED = 1 << 40
+        try:
+            found = {FRONTS[front]}
+        except MemoryError as error:
+            say(["".join(error.__notes__), len(tried)])
+        """
+    )
+
+    notes, tried = trainers.answer(program, tmp_path, seconds=300)
+
+    assert "short of memory" in notes
+    assert tried > 1
+
+
 KEPT = 40
 
 

@@ -122,6 +122,12 @@ mod _native {
         Ok((report.text, report.json.to_string()))
     }
 
+    /// Gives back what the loaders of this process hold without need: descriptors, warm memory, cached samples.
+    #[pyfunction]
+    fn give_back_idle(py: Python<'_>) {
+        py.detach(feedline_core::loader::give_back_idle);
+    }
+
     /// Raises the soft limit of open files to the hard limit. Returns the limit before and after, or None if
     /// it did not change.
     #[pyfunction]

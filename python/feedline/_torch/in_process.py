@@ -27,6 +27,7 @@ from feedline._torch.driver import Batch, Driver
 from feedline._torch.random_state import Draws
 from feedline._workers.remote_error import RemoteError, place
 from feedline._workers.retries import BAD, PendingFault, Retries
+from feedline._workers.shortage import step_back
 from feedline.faults import explain_shortage
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
                     self._current = self._current or batch
                 if self._current is None:
                     raise _End
-                self._fetch(self._current)
+                self._fetch_again_if_short(self._current)
                 if self._current.is_settled:
                     self._current = None
         except _native.Interrupted:
@@ -204,6 +205,23 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         batch.is_settled = True
 
     # ---- loading ----
+
+    def _fetch_again_if_short(self, current: _StartedBatch) -> None:
+        """Loads a batch. If the machine is short of memory, threads or descriptors, what can be spared is
+        given back, and the sample is loaded again. With a policy, `Retries` does so."""
+        pause = functools.partial(call_interruptibly, time.sleep)
+        steps_back, loaded = 0, 0
+        while True:
+            try:
+                return self._fetch(current)
+            except Exception as raised:
+                # An iterator that has raised may be at its end.
+                is_done = self._maker is not None or self._dataset_kind != _DatasetKind.Map
+                if len(current.loaded) > loaded:
+                    steps_back, loaded = 0, len(current.loaded)
+                if is_done or not step_back(raised, steps_back, pause):
+                    raise
+                steps_back += 1
 
     def _fetch(self, current: _StartedBatch) -> None:
         """Loads the missing samples of a batch, and reports the result to the driver."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from feedline import _native
 from feedline._workers.remote_error import ATTEMPTS, RemoteError
-from feedline._workers.shortage import leave_if_short
+from feedline._workers.shortage import leave_if_short, step_back
 from feedline._workers.sources import Sources
 from feedline.faults import FaultPolicy, symptom
 
@@ -110,13 +110,18 @@ class Retries:
     def again(self, raised: BaseException, make: Callable[[], Any], offset: int, key: int = 0) -> Any:
         """Retries a sample that raised. Returns the sample or BAD, or raises if the policy says so."""
         attempt = 1
+        steps_back = 0
         self.end_if_forked(raised)
         while True:
             names, os_error = symptom(raised)
-            if self._leaves and self._policy.wanted(names, os_error) == "raise":
-                # A policy may name such errors; then it decides.
+            # A policy may name shortages; then it decides.
+            is_named = self._policy.wanted(names, os_error) != "raise"
+            if self._leaves and not is_named:
                 leave_if_short(raised)
-            if not self._sources.came_back(raised):
+            if not self._leaves and not is_named and step_back(raised, steps_back, self._pause):
+                # The machine was short of something: this is no attempt of the policy.
+                steps_back += 1
+            elif not self._sources.came_back(raised):
                 wait = self._policy.retry_after(names, os_error, attempt, [self._seed, key, offset])
                 if wait is None:
                     return self._give_up(raised, names, os_error, offset, attempt)

@@ -1,17 +1,30 @@
-"""Shortages that user code meets in a worker: too many open files, no memory, no threads. The cause is often
+"""Shortages that user code meets: too many open files, no memory, no threads. In a worker, the cause is often
 what the worker has leaked, so the worker ends and a fresh one runs its task again. Only a worker that meets a
-shortage in its first task reports it as an error."""
+shortage in its first task reports it as an error. The trainer cannot end: it gives back what Feedline holds
+without need, waits, and tries again."""
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
+import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
+from feedline import _native
+from feedline.cached_files import close_cached
 from feedline.faults import shortage_of
 
-__all__ = ["EXIT_CODE", "LeaveError", "describe_open_files", "leave_if_short", "note_task_done"]
+__all__ = [
+    "EXIT_CODE",
+    "LeaveError",
+    "describe_open_files",
+    "leave_if_short",
+    "note_task_done",
+    "step_back",
+]
 
 # The exit code of a worker that leaves: that of sysexits.h for failures that are temporary.
 EXIT_CODE = os.EX_TEMPFAIL
@@ -25,6 +38,24 @@ _MARKS = {
 _PATHS, _NUMBERS = 10, 1 << 16
 
 _tasks_done = 0
+
+
+# Seconds before the attempts that follow a shortage in the trainer.
+_PAUSES = (0.05, 0.2, 1.0)
+
+
+def step_back(raised: BaseException, times: int, pause: Callable[[float], object]) -> bool:
+    """Gives back what can be spared after an exception that means a shortage, and waits. `times` is how often
+    that was done for this sample. Returns False if it does not help: it is no shortage, or one that stays."""
+    if times >= len(_PAUSES) or shortage_of(raised) is None:
+        return False
+    # The frames of the attempt hold what it has loaded.
+    traceback.clear_frames(raised.__traceback__)
+    gc.collect()
+    close_cached()
+    _native.give_back_idle()
+    pause(_PAUSES[times])
+    return True
 
 
 class LeaveError(BaseException):

@@ -162,6 +162,11 @@ impl Whole {
         reclaim(&reclaimers, amount)
     }
 
+    /// Gives back everything that is held without need.
+    pub fn give_back_idle(&self) {
+        self.reclaim(u64::MAX);
+    }
+
     /// What is held, and for what: the largest first.
     pub fn holders(&self) -> Vec<Holder> {
         let members = self.0.state.lock().members.clone();

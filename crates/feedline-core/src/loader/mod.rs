@@ -48,6 +48,7 @@ use crate::sys::thread::Threads;
 use crate::transform::Transform;
 use crate::transform::predicate::{Bucketing, FieldLocation, Predicate};
 use budgets::Budgets;
+pub use budgets::give_back_idle;
 use caching::SampleCache;
 pub use check::check;
 pub use epoch::{Epoch, Waited};
