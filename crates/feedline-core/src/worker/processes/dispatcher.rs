@@ -1,6 +1,7 @@
 //! Handles messages of the zygote and the workers, and carries out the supervisor's actions, one at
 //! a time under one lock.
 
+mod looks;
 mod reports;
 
 use std::collections::{HashMap, VecDeque};
@@ -10,26 +11,26 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::evidence::{self, Evidence};
+use super::evidence::Evidence;
 use super::zygote_process::ZygoteProcess;
 use super::{
     FailedTask, PoolEvent, PoolFailure, PoolInner, PoolOptions, PoolPeaks, RenewedWorker,
     StartError,
 };
+use crate::sys::clock;
 use crate::sys::descriptor::Descriptor;
 use crate::sys::memory::SharedMemory;
 use crate::sys::process::{self, ProcessTree};
 use crate::sys::socket::{Socket, Transfer};
-use crate::sys::{clock, limits};
 use crate::worker::arena::{self, LentBytes};
 use crate::worker::blackbox::{Activity, BoxField, Boxes, Owner, Snapshot};
 use crate::worker::certificate::{self, ProcessState};
 use crate::worker::crash_log::CrashLog;
 use crate::worker::inbox::{self, Inbox, TaskBuffers};
-use crate::worker::leaks::{self, Leak, ResourceUse};
+use crate::worker::leaks::{Leak, ResourceUse};
 use crate::worker::result::TaskResult;
 use crate::worker::supervisor::{
-    Deadline, ExitKind, Incarnation, Shortage, Supervisor, SupervisorAction, WorkerEvent,
+    ExitKind, Incarnation, Shortage, Supervisor, SupervisorAction, WorkerEvent,
 };
 use crate::worker::wire::{Assembler, Frame, FrameHead, FrameKind, HEAD};
 use crate::worker::zygote::{ZygoteReport, ZygoteRequest};
@@ -43,14 +44,10 @@ const TRANSIENT_ERRORS: [i32; 4] = [11, 12, 23, 24];
 const SIGKILL: i32 = 9;
 /// The exit code of a worker that leaves because it is short of something: EX_TEMPFAIL.
 const LEFT: i32 = 75;
-/// The results of one worker may always use this much memory.
+/// The results of all workers may always use this much memory.
 const LEAST_ARENA: u64 = 1 << 20;
 /// EBADF: other code has closed a descriptor.
 const EBADF: i32 = 9;
-/// How often the memory of all workers together is checked.
-const MEMORY_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// The time between two renewals that save memory.
-const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 /// How long the workers of a dead zygote may take to end.
 const WORKERS_END_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -121,17 +118,6 @@ pub(super) struct RunningWorker {
     peak_bytes: u64,
     /// When its fork was requested.
     forked: Duration,
-}
-
-impl RunningWorker {
-    /// Whether it, or a process below it, has made progress since the last call.
-    fn has_progressed(&mut self, pid: u32, has_dumped: bool) -> bool {
-        let Some(tree) = process::process_tree(pid) else { return true };
-        let now = clock::now();
-        self.tree.replace((tree, now)).is_none_or(|(before, at)| {
-            evidence::tree_has_progressed(before, tree, now - at, has_dumped)
-        })
-    }
 }
 
 fn name(incarnation: Incarnation) -> u64 {
@@ -220,67 +206,6 @@ impl Dispatcher {
         {
             self.watched_until = Some(deadline);
             inner.watch_event_fd.ring();
-        }
-    }
-
-    /// Reports the state of the workers that may be late to the supervisor, and whether there is room for more.
-    fn look(&mut self, inner: &PoolInner) {
-        if let Some(shortage) = self.supervisor.must_check_room(inner.now()) {
-            let is_enough = match shortage {
-                // Only a fork shows it.
-                Shortage::Processes | Shortage::Descriptors => true,
-                Shortage::Memory => limits::available_memory() / 3 * 2 > self.largest_worker,
-            };
-            self.handle_event(inner, WorkerEvent::RoomSeen { is_enough });
-        }
-        if self.supervisor.must_look_at_zygote(inner.now())
-            && let Some(zygote) = &mut self.zygote
-        {
-            let (process_state, ran) = zygote.look();
-            self.zygote_state = process_state;
-            self.handle_event(inner, WorkerEvent::ZygoteSeen { ran });
-        }
-        for incarnation in self.supervisor.workers_to_look_at(inner.now()) {
-            let snapshot = self.snapshot(incarnation);
-            let (mut process_state, mut has_progressed) = (None, true);
-            if let Some(running) = self.running.get_mut(&incarnation)
-                && let Some(pid) = running.pid
-            {
-                // The worker is dead and only the zygote's report is missing: its sample is not to
-                // blame.
-                let Some(proc_stat) =
-                    process::proc_stat(pid).filter(|proc_stat| proc_stat.letter != 'Z')
-                else {
-                    continue;
-                };
-                process_state = Some(evidence::process_state(proc_stat, running.ticks));
-                running.ticks = Some(proc_stat.ticks);
-                // Writing its stack on request is no progress.
-                let is_dumped = std::mem::take(&mut running.is_dumped);
-                if let Deadline::Learned(_) = self.options.settings.deadline {
-                    has_progressed = running.has_progressed(pid, is_dumped);
-                }
-                if !is_dumped {
-                    running.process_state = process_state;
-                }
-            }
-            let running = self.running.get(&incarnation);
-            let forked = running.map_or(Duration::ZERO, |running| running.forked);
-            let is_dumping = running.is_some_and(|running| {
-                running
-                    .crash_log_before
-                    .is_some_and(|before| running.crash_log.text().len() == before)
-            });
-            let started = inner.started_nanoseconds;
-            let seen = evidence::observe(
-                snapshot,
-                process_state,
-                started,
-                forked,
-                is_dumping,
-                has_progressed,
-            );
-            self.handle_event(inner, WorkerEvent::Observed { incarnation, seen });
         }
     }
 
@@ -523,61 +448,6 @@ impl Dispatcher {
             }
             FrameKind::Task | FrameKind::Resume | FrameKind::Stop | FrameKind::Trial => {}
         }
-    }
-
-    /// Checks, after a result, whether a worker leaks or all of them together use too much memory.
-    fn check_leaks(
-        &mut self,
-        inner: &PoolInner,
-        incarnation: Incarnation,
-        task: u64,
-        samples: u32,
-    ) {
-        let (resident, descriptors) = (
-            self.boxes.get(owner(incarnation), BoxField::Resident),
-            self.boxes.get(owner(incarnation), BoxField::Descriptors),
-        );
-        let Some(running) = self.running.get_mut(&incarnation) else { return };
-        running.used.resident = resident;
-        self.largest_worker = self.largest_worker.max(resident);
-        running.used.descriptors = descriptors;
-        self.peaks.note_descriptors(descriptors);
-        running.used.samples += u64::from(samples);
-        running.tasks = Some((running.tasks.map_or(task, |(first, _)| first), task));
-        if let Some(leak) = leaks::of_worker(running.used, self.options.bounds) {
-            return self.renew(inner, incarnation, leak);
-        }
-        let now = inner.now();
-        if now.saturating_sub(self.memory_checked) < MEMORY_CHECK_INTERVAL {
-            return;
-        }
-        self.memory_checked = now;
-        self.evidence.forget_old_kills(now);
-        if self.memory_renewed.is_some_and(|then| now.saturating_sub(then) < RENEWAL_INTERVAL) {
-            return;
-        }
-        let all = limits::memory_of_group()
-            .map(|(limit, _)| limit)
-            .into_iter()
-            .chain(limits::machine_memory())
-            .min()
-            .unwrap_or(u64::MAX);
-        let workers: Vec<_> = self
-            .running
-            .iter()
-            .map(|(incarnation, running)| (*incarnation, running.used))
-            .collect();
-        if let Some((incarnation, leak)) = leaks::most_grown(&workers, limits::memory_left(), all) {
-            self.memory_renewed = Some(now);
-            self.renew(inner, incarnation, leak);
-        }
-    }
-
-    fn renew(&mut self, inner: &PoolInner, incarnation: Incarnation, leak: Leak) {
-        if let Some(running) = self.running.get_mut(&incarnation) {
-            running.leak.get_or_insert(leak);
-        }
-        self.handle_event(inner, WorkerEvent::Renew { incarnation });
     }
 
     pub(super) fn apply(&mut self, inner: &PoolInner, actions: Vec<SupervisorAction>) {
