@@ -22,71 +22,51 @@ def numbered(sizes: list[int]) -> list[list[int]]:
     return [list(itertools.islice(numbers, size)) for size in sizes]
 
 
-class Counts:
-    """Counts excluded and dropped samples."""
-
-    def __init__(self) -> None:
-        self.left_out = 0
-        self.dropped = 0
-
-    def leave(self, samples: int) -> None:
-        self.left_out += samples
-
-    def drop(self, samples: int) -> None:
-        self.dropped += samples
-
-
 def leave_out(
-    batches: list[list[Any]], excluded: set[Any], *, ranks: int = 1, drop_last: bool = False
-) -> tuple[list[tuple[list[Any], int]], Counts]:
-    counts = Counts()
-    left = without(
-        batches,
-        keys(excluded),
-        left_out=counts.leave,
-        dropped=counts.drop,
-        ranks=ranks,
-        drop_last=drop_last,
-    )
-    return list(left), counts
+    batches: list[list[Any]], excluded: set[Any], *, ranks: int = 1
+) -> tuple[list[tuple[list[Any], int, bool]], int]:
+    """The batches that are left, and how many samples were left out."""
+    counts: list[int] = []
+    left = list(without(batches, keys(excluded), left_out=counts.append, ranks=ranks))
+    return left, sum(counts)
 
 
 # ---- exclusion ----
 
 
-@given(SIZES, st.sets(st.integers(0, 40)), st.booleans())
-def test_samples_that_are_not_excluded_come_once_in_order_and_dropped_ones_are_reported(
-    sizes: list[int], excluded: set[int], drop_last: bool
+@given(SIZES, st.sets(st.integers(0, 40)))
+def test_samples_that_are_not_excluded_come_once_in_order_and_only_the_last_batch_is_short(
+    sizes: list[int], excluded: set[int]
 ) -> None:
     given_ = numbered(sizes)
     right = [index for index in itertools.chain(*given_) if index not in excluded]
 
-    batches, counts = leave_out(given_, excluded, drop_last=drop_last)
+    batches, left_out = leave_out(given_, excluded)
 
-    came = list(itertools.chain(*(batch for batch, _ in batches)))
-    assert came == right[: len(came)]
-    assert len(came) + counts.dropped == len(right)
-    assert counts.dropped == 0 or drop_last
-    assert counts.left_out == sum(sizes) - len(right)
-    # Batches keep their sizes; only the last one may be short.
-    assert [len(batch) for batch, _ in batches][:-1] == sizes[: len(batches)][:-1]
+    assert [index for batch, _, _ in batches for index in batch] == right
+    assert left_out == sum(sizes) - len(right)
+    full = [size for size in sizes if size]
+    filled = [(batch, is_short) for batch, _, is_short in batches if batch]
+    for number, (batch, is_short) in enumerate(filled):
+        assert is_short == (len(batch) < full[number])
+        assert not is_short or number == len(filled) - 1
 
 
-@given(SIZES, st.sets(st.integers(0, 40)), st.booleans())
+@given(SIZES, st.sets(st.integers(0, 40)))
 def test_with_ranks_all_batches_keep_their_sizes_while_one_sample_is_left(
-    sizes: list[int], excluded: set[int], drop_last: bool
+    sizes: list[int], excluded: set[int]
 ) -> None:
     given_ = numbered(sizes)
     right = [index for index in itertools.chain(*given_) if index not in excluded]
 
-    batches, counts = leave_out(given_, excluded, ranks=2, drop_last=drop_last)
+    batches, _ = leave_out(given_, excluded, ranks=2)
 
     if right:
-        assert [len(batch) for batch, _ in batches if batch] == [size for size in sizes if size]
-        assert counts.dropped == 0
-    own = [index for batch, repeats in batches for index in batch[: len(batch) - repeats]]
+        assert [len(batch) for batch, _, _ in batches if batch] == [size for size in sizes if size]
+        assert not any(is_short for _, _, is_short in batches)
+    own = [index for batch, repeats, _ in batches for index in batch[: len(batch) - repeats]]
     assert own == right
-    assert all(index in right for batch, _ in batches for index in batch)
+    assert all(index in right for batch, _, _ in batches for index in batch)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +90,9 @@ def test_an_index_of_any_type_is_recognised_in_a_quarantine_file(index: Any) -> 
     import json
 
     written = json.loads(json.dumps(json_index(index)))
-    batches, counts = leave_out([[index, 99]], {written})
-    assert counts.left_out == 1
-    assert [batch for batch, _ in batches] == [[99]]
+    batches, left_out = leave_out([[index, 99]], {written})
+    assert left_out == 1
+    assert [batch for batch, _, _ in batches] == [[99]]
 
 
 def test_a_fraction_does_not_match_an_integer_index() -> None:
@@ -121,15 +101,15 @@ def test_a_fraction_does_not_match_an_integer_index() -> None:
 
 
 def test_keys_that_are_lists_in_the_file_are_tuples() -> None:
-    _, counts = leave_out([[(1, 2), (3, (4, 5))]], set())
-    assert counts.left_out == 0
+    _, left_out = leave_out([[(1, 2), (3, (4, 5))]], set())
+    assert left_out == 0
     excluded = keys([[1, 2], [3, [4, 5]]])
     assert {json_index((1, 2)), json_index((3, (4, 5)))} == excluded
 
 
 def test_samples_repeated_for_excluded_ones_are_reported_with_their_batch() -> None:
     batches, _ = leave_out([[0, 1], [2, 3]], {1, 3}, ranks=2)
-    assert batches == [([0, 2], 0), ([0, 2], 2)]
+    assert batches == [([0, 2], 0, False), ([0, 2], 2, False)]
 
 
 # ---- planned batches ----

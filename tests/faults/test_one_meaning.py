@@ -282,9 +282,7 @@ def test_loaders_with_any_workers_give_the_batches_and_verdicts_of_a_native_pipe
     left = [index for index in order[:full] if index not in scenario.excluded]
     # Excluded samples leave a gap in the share of one rank, which has as many samples as the others.
     repeats = list(itertools.islice(itertools.cycle(left), full - len(left))) if scenario.ranks > 1 else []
-    # Without repeats, the last batch may be short now, and is dropped as well.
-    dropped = len(left) % scenario.size if scenario.drop_last and not repeats else 0
-    own = left[: len(left) - dropped] + repeats
+    own = left + repeats
     # Other ranks have the records between those of the first rank.
     between = [-1] * (scenario.ranks - 1)
     records = [index for one in own for index in (one, *between)]

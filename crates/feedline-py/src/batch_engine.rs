@@ -208,9 +208,10 @@ impl BatchEngine {
         }))
     }
 
-    /// The next batch has this many samples.
-    fn plan(&self, samples: u64) {
-        self.lock().plan(samples);
+    /// The next batch has this many samples; if it is the last one, these may be fewer than it should have.
+    #[pyo3(signature = (samples, *, is_short = false))]
+    fn plan(&self, samples: u64, is_short: bool) {
+        self.lock().plan(samples, is_short);
     }
 
     /// There are no more batches.
@@ -227,9 +228,10 @@ impl BatchEngine {
     }
 
     /// Both at once.
-    fn plan_and_order(&self, samples: u64) -> Option<(u64, u64)> {
+    #[pyo3(signature = (samples, *, is_short = false))]
+    fn plan_and_order(&self, samples: u64, is_short: bool) -> Option<(u64, u64)> {
         let mut batches = self.lock();
-        batches.plan(samples);
+        batches.plan(samples, is_short);
         batches.order()
     }
 
@@ -264,9 +266,12 @@ impl Batches {
         (self.settled + at as u64, first)
     }
 
-    fn plan(&mut self, samples: u64) {
+    fn plan(&mut self, samples: u64, is_short: bool) {
         self.planned.push_back((self.slots, samples));
         self.slots += samples;
+        if is_short {
+            return self.engine.plan_short(samples);
+        }
         self.engine.plan(samples);
     }
 

@@ -169,19 +169,17 @@ class Driver(Generic[B]):
         batches: Iterator[Any] = sampler if self._is_batched else zip(sampler)
         if not self._excluded:
             # Without a policy a worker gets what the sampler gave, whatever that is.
-            return zip(map(list, batches) if self._has_policy else batches, itertools.repeat(0))
+            return zip(
+                map(list, batches) if self._has_policy else batches,
+                itertools.repeat(0),
+                itertools.repeat(False),
+            )
         return without(
             batches,
             self._excluded,
             left_out=self._account.ledger.excluded,
-            dropped=self._drop_excluded,
             ranks=self._ranks,
-            drop_last=self._drop_last,
         )
-
-    def _drop_excluded(self, samples: int) -> None:
-        self._dropped += samples
-        self._expect(samples)
 
     @property
     def _counts(self) -> bool:
@@ -197,22 +195,31 @@ class Driver(Generic[B]):
         """The next batch that is to be made anyway; None if there is none."""
         if self.plans_on_arrival:
             given = next(self._given, None)
-            return None if given is None else self._begin_batch(given[0])
+            if given is None:
+                return None
+            index, _, is_short = given
+            if is_short and self._drop_last:
+                # Nothing fills slots here, so nothing needs its samples.
+                self._dropped += len(index)
+                self._expect(len(index))
+                return None
+            return self._begin_batch(index)
         if self._is_planned:
             order = self._engine.order()
         else:
             # Until the engine has asked for the whole plan, each batch that is read is ordered at once.
-            size = self._read()
-            order = self._engine.plan_and_order(size) if size else None
+            size, is_short = self._read()
+            order = self._engine.plan_and_order(size, is_short=is_short) if size else None
         return None if order is None else self._ordered(*order)
 
-    def _read(self) -> int:
-        """Reads a batch more of the sampler. Returns how many samples are to be planned; 0 at its end."""
+    def _read(self) -> tuple[int, bool]:
+        """Reads a batch more of the sampler. Returns how many samples are to be planned, 0 at its end, and
+        whether these are fewer than the sampler gave."""
         given = next(self._given, None)
         if given is None:
             self.plan_ends()
-            return 0
-        index, repeats = given
+            return 0, False
+        index, repeats, is_short = given
         count = len(index)
         # A batch without samples has a slot too, or it would not be delivered.
         size = count or 1
@@ -221,7 +228,7 @@ class Driver(Generic[B]):
             self._repeated += repeats
         if self._number == self._loader_state.epochs - 1:
             self._account.ledger.expect(count - repeats)
-        return size
+        return size, is_short
 
     def plan_ends(self) -> None:
         """There are no more batches."""
@@ -349,8 +356,8 @@ class Driver(Generic[B]):
                 case Action.Discard(number):
                     self._front.discard(self._settled(number))
                 case Action.ReadPlan():
-                    while size := self._read():
-                        self._engine.plan(size)
+                    while (planned := self._read())[0]:
+                        self._engine.plan(planned[0], is_short=planned[1])
                 case Action.End(dropped, repeated):
                     self.has_ended = True
                     self._dropped += dropped

@@ -15,8 +15,9 @@ __all__ = ["Given", "Planned", "keys", "without"]
 # How many samples of the start of an epoch are remembered, to be repeated so that ranks stay even.
 _REMEMBERED = 4096
 
-# The indices of a batch, and how many of them, at its end, are repeated samples.
-Given = tuple[Any, int]
+# The indices of a batch, how many of them, at its end, are repeated samples, and whether it has fewer than
+# the sampler gave.
+Given = tuple[Any, int, bool]
 
 
 def keys(excluded: Iterable[Any]) -> frozenset[Any]:
@@ -34,9 +35,7 @@ def without(
     excluded: frozenset[Any],
     *,
     left_out: Callable[[int], None],
-    dropped: Callable[[int], None],
     ranks: int,
-    drop_last: bool,
 ) -> Iterator[Given]:
     """Removes the excluded samples and keeps the sizes of batches: later samples move up. With several ranks
     the last batches are filled by repeating the first samples, so that each rank has the same number."""
@@ -52,17 +51,15 @@ def without(
         if len(first) < _REMEMBERED:
             first += good
         while sizes and len(waiting) >= sizes[0]:
-            yield [waiting.popleft() for _ in range(sizes.popleft())], 0
+            yield [waiting.popleft() for _ in range(sizes.popleft())], 0, False
     repeats = itertools.cycle(first)
     for size in sizes:
         batch = [waiting.popleft() for _ in range(min(size, len(waiting)))]
         own = len(batch)
         if ranks > 1:
             batch += itertools.islice(repeats, size - own)
-        if len(batch) < size and drop_last:
-            dropped(own)
-        elif batch:
-            yield batch, len(batch) - own
+        if batch:
+            yield batch, len(batch) - own, len(batch) < size
 
 
 class Planned:

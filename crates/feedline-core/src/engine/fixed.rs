@@ -20,6 +20,8 @@ pub(super) struct Fixed {
     size: u64,
     /// Sizes of batches that were given and of which no sample was ordered.
     given: VecDeque<u64>,
+    /// The first slot of the batch that was given with fewer samples than it should have.
+    short: Option<u64>,
     planning: Planning,
     samples: u64,
     /// The first slot of the batch that is being judged.
@@ -93,6 +95,7 @@ impl Fixed {
         Fixed {
             size,
             given: VecDeque::new(),
+            short: None,
             planning,
             samples,
             first,
@@ -113,6 +116,13 @@ impl Fixed {
         self.end += size;
         state.account.due += size;
         state.settings.samples = self.samples;
+    }
+
+    pub(super) fn plan_short(&mut self, size: u64, state: &mut State) {
+        if self.planning != Planning::Ended {
+            self.short = Some(self.samples);
+            self.plan(size, state);
+        }
     }
 
     pub(super) fn plan_ends(&mut self, state: &mut State) {
@@ -466,13 +476,16 @@ impl Fixed {
         }
         let (samples, repeated) = self.samples_and_repeated();
         let length = self.open[0].slots.len() as u64;
+        // A batch that was given is full as it was given, but for the last one.
+        let full = match self.size {
+            0 => length + u64::from(self.short == Some(self.first)),
+            size => size,
+        };
         self.open.pop_front();
         self.first += length;
         if samples.is_empty() {
             return;
         }
-        // A batch that was given is full as it was given.
-        let full = if self.size == 0 { length } else { self.size };
         let is_short = match state.settings.fill {
             Fill::Never => length < full,
             Fill::FromEnd | Fill::FromEndAndRepeat => (samples.len() as u64) < full,

@@ -147,6 +147,14 @@ impl Engine {
         }
     }
 
+    /// Like `plan`, for the last batch, if it has fewer samples than it should have: it is dropped if short batches
+    /// are, and its samples can fill the slots of others.
+    pub fn plan_short(&mut self, size: u64) {
+        if let Batches::Fixed(fixed) = &mut self.batches {
+            fixed.plan_short(size, &mut self.state);
+        }
+    }
+
     /// All batches were given.
     pub fn plan_ends(&mut self) {
         match &mut self.batches {

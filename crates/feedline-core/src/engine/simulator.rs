@@ -42,6 +42,8 @@ struct World {
     finds_one: bool,
     /// The sizes of all batches, if they are given.
     sizes: Vec<u64>,
+    /// Whether the last of them is smaller than it should be.
+    ends_short: bool,
 }
 
 impl World {
@@ -114,7 +116,9 @@ impl World {
         let unfit_share = [0, 10, 40, 100][random.below(4) as usize];
         let mut unfit = || (random.below(100) < unfit_share).then(|| policy_action(random));
         let unfit = (0..samples).map(|_| unfit()).collect();
-        World { settings, natures, flaky, unfit, finds_one: random.below(2) == 0, sizes }
+        let ends_short = settings.plan == BatchPlan::Given && random.below(2) == 0;
+        let finds_one = random.below(2) == 0;
+        World { settings, natures, flaky, unfit, finds_one, sizes, ends_short }
     }
 
     /// The settings of an engine before its first batch is given.

@@ -255,7 +255,11 @@ impl Model<'_> {
         let mut first = 0;
         while first < if repeats { samples } else { self.end } {
             let last = self.world.batch_of(first).end;
-            let full = if plan == BatchPlan::Known { batch_size } else { last - first };
+            let is_short = self.world.ends_short && last == samples;
+            let full = match plan {
+                BatchPlan::Known => batch_size,
+                BatchPlan::Given | BatchPlan::Open => last - first + u64::from(is_short),
+            };
             let mut batch = Slots {
                 first,
                 judged: first,

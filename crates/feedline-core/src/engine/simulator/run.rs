@@ -114,6 +114,9 @@ impl SimulatedRun<'_> {
 
     fn give_batch(&mut self) {
         match self.world.sizes.get(self.given) {
+            Some(size) if self.world.ends_short && self.given + 1 == self.world.sizes.len() => {
+                self.engine.plan_short(*size);
+            }
             Some(size) => self.engine.plan(*size),
             None => self.engine.plan_ends(),
         }
