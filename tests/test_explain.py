@@ -36,6 +36,11 @@ def without_numbers(text: str) -> str:
     return re.sub(r"[\d.]+", "0", text)
 
 
+def without_holders(text: str) -> str:
+    """What holds memory and threads differs from machine to machine."""
+    return without_numbers(re.sub(r"; Feedline holds .*|\(this process has [^)]*\)", "", text))
+
+
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which the programs of the pages run."""
@@ -65,8 +70,8 @@ def test_the_program_of_a_page_raises_its_error_with_the_text_shown(code: str, p
     # Paths of code and the evidence for a cause differ from machine to machine.
     shown = [line for line in block(code, "text").splitlines() if not line.startswith(("  code", "  why"))]
     assert f"feedline.errors.{KINDS[code].__name__}: " in shown[0]
-    lines = without_numbers(said).splitlines()
-    assert [line for line in shown if without_numbers(line) not in lines] == [], said
+    lines = without_holders(said).splitlines()
+    assert [line for line in shown if without_holders(line) not in lines] == [], said
 
 
 @pytest.mark.parametrize("code", sorted(KINDS))

@@ -122,7 +122,9 @@ class Executor(concurrent.futures.Executor):
         self._folders = NamedFolders() if waits else None
         method = start_method(mp_context, "Executor")
         asked = workers if workers is not None else max_workers
-        self._count = _native.processors() if asked is None or asked == "auto" else asked
+        self._count = (
+            _native.processors() if asked is None or (isinstance(asked, str) and asked == "auto") else asked
+        )
         is_fresh = method != "fork"
         config = {
             "call": "Executor",

@@ -407,7 +407,7 @@ class Pipeline(Functions):
             chaos=None if chaos is None else {name: plain(value) for name, value in chaos.items()},
             workers=workers,
             # Only a number is a setting that a pipeline without processes refuses.
-            deadline=None if deadline == "auto" else deadline,
+            deadline=None if isinstance(deadline, str) and deadline == "auto" else deadline,
             max_deaths=max_deaths,
             max_worker_memory=max_worker_memory,
             mp_context=None if mp_context is None else start_method(mp_context),

@@ -120,8 +120,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         check(faults, on_event)
-        self._has_chosen_workers = num_workers == "auto"
-        if num_workers == "auto":
+        self._has_chosen_workers = False
+        # Arguments of any type come here, also arrays, which cannot be compared.
+        if isinstance(num_workers, str) and num_workers == "auto":
+            self._has_chosen_workers = True
             num_workers = loader_workers()
         _check_workers(num_workers, deadline, stall, max_worker_memory, max_samples_per_worker)
         self.faults = faults

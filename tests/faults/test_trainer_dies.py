@@ -113,10 +113,11 @@ def test_workers_of_a_fresh_interpreter_end_when_the_trainer_is_killed(
 def test_a_zygote_prints_nothing_if_the_trainer_is_gone_before_its_report(trainers: Trainers) -> None:
     program = """
     import socket
+    from types import SimpleNamespace
     from feedline._workers.zygote import _run_and_exit, _ZygoteProcess
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.close()
-    _run_and_exit(lambda: _ZygoteProcess(theirs, object(), os.getppid()).run())
+    _run_and_exit(lambda: _ZygoteProcess(theirs, SimpleNamespace(worker_count=1), os.getppid()).run())
     """
     trainer = trainers.start(program)
 

@@ -412,21 +412,28 @@ impl Report {
     }
 }
 
+impl Report {
+    fn peaks(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.resources.is_empty() {
+            return Ok(());
+        }
+        let shown = |(name, resource): (&&str, &Resource)| {
+            let amount =
+                |number| if name.ends_with(MEMORY) { in_bytes(number) } else { number.to_string() };
+            let (peak, budget) = (amount(resource.peak), amount(resource.budget));
+            format!("{} {peak} of {budget}", name.replace('_', " "))
+        };
+        let shown: Vec<_> = self.resources.iter().map(shown).collect();
+        write!(formatter, "\npeaks: {}", shown.join("; "))
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_of_calls {
             self.sum_of_calls(formatter)?;
         } else {
             self.sum_of_samples(formatter)?;
-        }
-        if !self.resources.is_empty() {
-            let shown = |(name, resource): (&&str, &Resource)| {
-                let amount =
-                    |number| if **name == *MEMORY { in_bytes(number) } else { number.to_string() };
-                format!("{name} {} of {}", amount(resource.peak), amount(resource.budget))
-            };
-            let shown: Vec<_> = self.resources.iter().map(shown).collect();
-            write!(formatter, "\npeaks: {}", shown.join("; "))?;
         }
         if !self.workers_lost.is_empty() {
             let lost: u64 = self.workers_lost.values().sum();
@@ -464,9 +471,10 @@ impl fmt::Display for Report {
         }
         let listed: u64 = self.faults.values().map(|(_, times)| times).sum();
         match (self.skipped + self.replaced + self.failed).saturating_sub(listed) {
-            0 => Ok(()),
-            more => write!(formatter, "\n  and {more} more faults"),
+            0 => {}
+            more => write!(formatter, "\n  and {more} more faults")?,
         }
+        self.peaks(formatter)
     }
 }
 

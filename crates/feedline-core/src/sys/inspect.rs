@@ -135,6 +135,10 @@ impl Descriptors {
 /// "60 descriptors: 55 files, 3 pipes, 2 sockets; most often open: a.tar (50), b.tar"
 impl fmt::Display for Descriptors {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.by_kind.is_empty() {
+            // To list them takes a descriptor, too.
+            return write!(formatter, "descriptors that cannot be listed");
+        }
         let kinds: Vec<_> =
             self.by_kind.iter().map(|(kind, count)| format!("{count} {}", kind.name())).collect();
         write!(formatter, "{} descriptors: {}", self.count, kinds.join(", "))?;
