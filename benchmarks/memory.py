@@ -21,6 +21,9 @@ that is ready lies in a segment that the worker has unmapped and the trainer has
 only a descriptor is open. `in use` is PSS with these segments, each counted once: what a memory cgroup would
 count, and what the machine cannot use for anything else.
 
+The trainer's imports are a large part of all of these: torch and its libraries alone take hundreds of MB.
+`added` is what is in use beyond the PSS of the trainer after its imports: what data set and loader cost.
+
 The goals are ratios to torch's loader with a plain list: 0.7 for jpeg, 0.3 for strings and tuples with
 feedline.pack."""
 
@@ -66,6 +69,13 @@ class Footprint:
     uss: float
     descriptors: int
     processes: int
+    # The PSS of the trainer when it has imported torch and the loader, and done nothing else.
+    imports: float = 0.0
+
+    @property
+    def added(self) -> float:
+        """What data set and loader add."""
+        return self.in_use - self.imports
 
 
 # ---- one measurement, in a process of its own ----
@@ -159,6 +169,8 @@ def measure(contestant: str, workload: str, workers: int, items: int) -> Footpri
         from torch.utils.data import DataLoader
     else:
         from feedline.torch import DataLoader
+    gc.collect()
+    imports = footprint(os.getpid(), but=0).pss
     dataset: Any = (
         Photos(ROUNDS * workers * BATCH) if workload == "jpeg" else Items(workload, holder, items, workers)
     )
@@ -177,7 +189,7 @@ def measure(contestant: str, workload: str, workers: int, items: int) -> Footpri
     assert watcher.stdout is not None
     # A line and not the end of the pipe: workers that were forked meanwhile hold its other end, too.
     print("end", file=watcher.stdin, flush=True)
-    return Footprint(**json.loads(watcher.stdout.readline()))
+    return Footprint(**{**json.loads(watcher.stdout.readline()), "imports": imports})
 
 
 def watch(root: int) -> Footprint:
@@ -292,6 +304,8 @@ def table(workload: str, measured: dict[int, dict[str, list[Footprint]]]) -> lis
             "PSS, MB",
             f"PSS / {theirs}",
             "USS, MB",
+            "added to imports, MB",
+            f"added / {theirs}",
             "descriptors",
             "processes",
         ]
@@ -300,6 +314,7 @@ def table(workload: str, measured: dict[int, dict[str, list[Footprint]]]) -> lis
     for workers, contestants in measured.items():
         in_use = {name: median(one.in_use for one in found) for name, found in contestants.items()}
         medians = {name: median(one.pss for one in found) for name, found in contestants.items()}
+        added = {name: median(one.added for one in found) for name, found in contestants.items()}
         for name, found in contestants.items():
             sizes = [one.in_use for one in found]
             rows.append(
@@ -312,12 +327,14 @@ def table(workload: str, measured: dict[int, dict[str, list[Footprint]]]) -> lis
                     f"{medians[name]:,.0f}",
                     f"{medians[name] / medians[theirs]:.2f}",
                     f"{median(one.uss for one in found):,.0f}",
+                    f"{added[name]:,.0f}",
+                    f"{added[name] / added[theirs]:.2f}",
                     f"{median(one.descriptors for one in found):.0f}",
                     f"{median(one.processes for one in found):.0f}",
                 ]
             )
         ratios = in_use[ours] / in_use[theirs], medians[ours] / medians[theirs]
-        found_ratios = f"{ratios[0]:.2f} in use, {ratios[1]:.2f} PSS"
+        found_ratios = f"{ratios[0]:.2f} in use, {ratios[1]:.2f} PSS, {added[ours] / added[theirs]:.2f} added"
         reached.append(f"- {workers} workers: {ours} / {theirs} = {found_ratios} (goal <= {goal:g})")
     return [f"### {workload}", "", *report.aligned(rows), "", *reached]
 

@@ -142,7 +142,7 @@ def test_arguments_that_need_workers_are_refused_without_workers() -> None:
 
 HALF = "\ud800"
 MISTAKES: list[tuple[Callable[[], object], str]] = [
-    (lambda: arrays().batch(2).loader().resume(HALF), "not a checkpoint"),
+    (lambda: arrays().batch(2).loader().load_state_dict(HALF), "not a state"),  # type: ignore[arg-type]
     (lambda: arrays().take(HALF), "take"),  # type: ignore[arg-type]
     (lambda: arrays().cast(HALF), "cast"),
     (lambda: arrays().repeat(10**5000), "times must fit into 64 bits"),

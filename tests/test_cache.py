@@ -78,11 +78,11 @@ def test_a_run_with_a_cache_continues_one_without(tree: Path) -> None:
         running = iter(loader)
         next(running)
         next(running)
-        checkpoint = loader.checkpoint()
+        state = loader.state_dict()
         rest = kept(running)
     with cached.loader() as loader:
         list(loader)
-        loader.resume(checkpoint)
+        loader.load_state_dict(state)
         assert_same(kept(loader), rest)
         assert loader.report().cache_hits > 0
 

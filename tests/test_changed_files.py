@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from feedline import _native
 from feedline.errors import (
-    CheckpointMismatchError,
     CorruptRecordError,
     FeedlineError,
     InvalidArgumentError,
     InvalidSourceError,
+    StateMismatchError,
 )
 
 
@@ -73,7 +73,7 @@ def test_a_shard_that_is_overwritten_in_place_is_a_fault_that_can_be_skipped(tmp
     assert sorted(seen) == list(range(10, 20))
 
 
-def checkpoint() -> tuple[Callable[[], Any], dict[str, Any]]:
+def state() -> tuple[Callable[[], Any], dict[str, Any]]:
     def make() -> Any:
         lengths = np.arange(40) % 5
         return fl.arrays({"x": np.arange(40), "n": lengths}).bucket("n", [2, 4]).batch(6).loader()
@@ -82,32 +82,40 @@ def checkpoint() -> tuple[Callable[[], Any], dict[str, Any]]:
         epoch = iter(loader)
         for _ in range(3):
             next(epoch)
-        return make, json.loads(loader.checkpoint())
+        return make, json.loads(json.dumps(loader.state_dict()))
 
 
-def test_a_checkpoint_that_was_changed_is_refused() -> None:
-    make, good = checkpoint()
-    assert good["waiting"]
+def test_a_state_that_was_changed_is_refused() -> None:
+    make, good = state()
+    place = good["position"]
+    assert place["waiting"]
     changes = [
         *(
             {**good, name: value}
-            for name in ("epoch", "slot", "samples")
-            for value in (0, 1, 2**64 - 1)
+            for name in ("epoch", "batches", "samples", "world", "ranks", "feedline", "version")
+            for value in (0, 1, 2**64 - 1, "any")
             if good[name] != value
         ),
-        *({**good, "waiting": value} for value in ([], [2**64 - 1], [1, 1], [0, 0, 0], good["waiting"][1:])),
-        {**good, "standing": {**good["standing"], "faults": 7}},
-        {**good, "filled": 2**63},
-        {**good, "tried": 1},
-        {**good, "replaced": [[good["waiting"][0], 3]]},
+        *(
+            {**good, "position": {**place, "waiting": value}}
+            for value in ([], [2**64 - 1], [1, 1], [0, 0, 0], [-1], [2**62, 2**62], place["waiting"][1:])
+        ),
+        *({**good, "position": {**place, name: 2**63}} for name in ("slot", "filled", "tried", "faults")),
+        {**good, "position": {**place, "replaced": [[place["waiting"][0], 3]]}},
+        {**good, "rest": {"world": 2, "layers": [{"from": 5}]}},
+        {**good, "data": {**good["data"], "samples": 41}},
+        {**good, "settings": {**good["settings"], "seed": "9"}},
+        {**good, "settings": {}},
+        {**good, "extra": 1},
         {**good, "checksum": 0},
         {name: value for name, value in good.items() if name != "checksum"},
+        {name: value for name, value in good.items() if name != "position"},
     ]
     for changed in changes:
-        with make() as loader, pytest.raises(CheckpointMismatchError):
-            loader.resume(json.dumps(changed))
+        with make() as loader, pytest.raises(StateMismatchError):
+            loader.load_state_dict(changed)
     with make() as loader:
-        loader.resume(json.dumps(good))
+        loader.load_state_dict(good)
         assert list(loader)
 
 

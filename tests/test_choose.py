@@ -56,15 +56,15 @@ def flat(lists: Checked) -> list[int]:
 
 def assert_resumes_after_every_batch(make: Callable[[], fl.Loader], epochs: int) -> Checked:
     with make() as loader:
-        checkpoints = [loader.checkpoint()]
+        states = [loader.state_dict()]
         expected: Checked = []
         for _ in range(epochs):
             for batch in loader:
                 expected.append([int(index) for index in batch["index"]])
-                checkpoints.append(loader.checkpoint())
-    for taken, checkpoint in enumerate(checkpoints):
+                states.append(loader.state_dict())
+    for taken, state in enumerate(states):
         with make() as resumed:
-            resumed.resume(checkpoint)
+            resumed.load_state_dict(state)
             found: Checked = []
             for _ in range(epochs + 1):
                 found += batches(resumed)
@@ -311,10 +311,10 @@ def test_ranks_with_faults_fill_their_buckets(tmp_path: Path) -> None:
     assert counts == [40, 40]
 
 
-def test_checkpoints_of_buckets_stay_small() -> None:
+def test_states_of_buckets_stay_small() -> None:
     pipeline = numbers(5000).shuffle(1).bucket("x", list(range(500, 5000, 500))).batch(64, index=True)
     with pipeline.loader() as loader:
-        sizes = [len(json.dumps(loader.checkpoint())) for _ in loader]
+        sizes = [len(json.dumps(loader.state_dict())) for _ in loader]
     assert max(sizes) < 4000
 
 

@@ -92,7 +92,7 @@ def test_a_cpu_quota_counts_on_every_front() -> None:
             native = fl.arrays({"x": np.arange(8)}).batch(2)
             with fl.Executor() as executor:
                 executor.submit(abs, -1).result()
-                workers = executor._count
+                workers = executor._pool.running
             mapped = native.map_batch(lambda batch: batch, threads=True).loader()
             said = [fl.limits().processors, native.loader().decided["threads"], workers, mapped.count]
             # Ended workers may still be in the group.

@@ -260,7 +260,7 @@ def test_shutdown_that_cancels_completes_only_running_calls(gate: Path) -> None:
 def test_shutdown_of_an_idle_pool_does_not_wait_for_its_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feedline._call_queue, "_LOOK", 1000.0)
+    monkeypatch.setattr(feedline._call_queue, "_POLL_SECONDS", 1000.0)
     with Executor(1) as pool:
         pool.submit(square, 1).result(20)
     assert pool.workers == []
@@ -494,9 +494,9 @@ def test_a_worker_that_is_killed_from_outside_is_replaced_and_the_warning_names_
         warnings.simplefilter("always")
         with Executor(2) as pool:
             future = pool.submit(wait_for, gate, "done")
-            assert eventually(lambda: any(is_calling(pool, seat) for seat in range(2)))
-            (seat,) = [seat for seat in range(2) if is_calling(pool, seat)]
-            pid = pool.workers[seat].pid
+            assert eventually(lambda: any(is_calling(pool, worker_id) for worker_id in range(2)))
+            (worker_id,) = [worker_id for worker_id in range(2) if is_calling(pool, worker_id)]
+            pid = pool.workers[worker_id].pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             gate.touch()
@@ -504,13 +504,13 @@ def test_a_worker_that_is_killed_from_outside_is_replaced_and_the_warning_names_
 
     (warning,) = caught
     assert warning.category is WorkerDiedWarning
-    for part in (f"worker {seat}", f"pid {pid}", "SIGKILL", "wait_for("):
+    for part in (f"worker {worker_id}", f"pid {pid}", "SIGKILL", "wait_for("):
         assert part in str(warning.message)
 
 
-def is_calling(pool: Executor, seat: int) -> bool:
+def is_calling(pool: Executor, worker_id: int) -> bool:
     worker_pool = pool._pool._worker_pool
-    doing = None if worker_pool is None else worker_pool.activity(seat)
+    doing = None if worker_pool is None else worker_pool.activity(worker_id)
     return doing is not None and doing.stage not in ("starting", "waiting")
 
 
@@ -556,7 +556,7 @@ def test_calls_complete_when_the_zygote_is_killed(gate: Path) -> None:
     with Executor(2) as pool:
         before = children(os.getpid())
         futures = [pool.submit(wait_for, gate, number) for number in range(6)]
-        assert eventually(lambda: any(is_calling(pool, seat) for seat in range(2)))
+        assert eventually(lambda: any(is_calling(pool, worker_id) for worker_id in range(2)))
         (zygote,) = children(os.getpid()) - before
         os.kill(zygote, signal.SIGKILL)
         gate.touch()

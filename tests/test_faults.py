@@ -500,8 +500,8 @@ def kinds() -> dict[str, type[FeedlineError]]:
 
 
 def test_every_kind_of_the_core_has_its_class_and_every_class_its_kind() -> None:
-    assert {name for name, _, _, _ in _native.kinds()} == set(kinds())
-    assert {name: code for name, code, _, _ in _native.kinds()} == {
+    assert {kind.name for kind in _native.error_kinds()} == set(kinds())
+    assert {kind.name: kind.code for kind in _native.error_kinds()} == {
         name: kind.code for name, kind in kinds().items()
     }
     assert set(errors.__all__) == {

@@ -166,8 +166,8 @@ def test_quarantined_samples_can_be_excluded_from_the_next_run(files: list[Path]
     report = second.report()
     assert (report.expected, report.delivered, report.excluded) == (len(good), len(good), len(lines))
     assert reported[0].name == "samples_excluded"
-    with pytest.raises(errors.CheckpointMismatchError):
-        second.resume(first.checkpoint())
+    with pytest.raises(errors.StateMismatchError):
+        second.load_state_dict(first.state_dict())
 
 
 def test_ranks_stay_even_without_excluded_samples(files: list[Path], tmp_path: Path) -> None:

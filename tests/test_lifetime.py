@@ -389,17 +389,17 @@ def test_an_abandoned_epoch_does_not_disturb_the_next(
         assert indices(second) == expected
 
 
-def test_an_abandoned_epoch_does_not_move_the_checkpoint(photos: list[Path]) -> None:
+def test_an_abandoned_epoch_does_not_move_the_state(photos: list[Path]) -> None:
     for _ in range(ROUNDS):
         loader = files(photos, prefetch=0)
         first = iter(loader)
         next(first)
         next(iter(loader))
-        checkpoint = loader.checkpoint()
+        state = loader.state_dict()
 
         use(first)
 
-        assert loader.checkpoint() == checkpoint
+        assert loader.state_dict() == state
 
 
 @pytest.mark.timeout(300)
@@ -420,7 +420,7 @@ def test_a_closed_loader_cannot_be_used_but_has_a_report(photos: list[Path]) -> 
     with pytest.raises(ClosedError):
         iter(loader)
     with pytest.raises(ClosedError):
-        loader.resume(loader.checkpoint())
+        loader.load_state_dict(loader.state_dict())
     assert len(loader) == 24
     assert loader.report().delivered == 1
 
@@ -483,13 +483,13 @@ def test_using_a_loader_in_a_forked_child_is_an_error(photos: list[Path], leave:
     loader = fl.files(arguments).decode().resize((8, 8)).batch(1, index=True).loader(prefetch=4000, threads=2)
     running = iter(loader)
     batch = next(running)
-    content, checkpoint = batch["image"].tobytes(), loader.checkpoint()
+    content, state = batch["image"].tobytes(), loader.state_dict()
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         said = []
-        uses = [lambda: next(running), lambda: iter(loader), loader.report, loader.checkpoint]
-        uses.append(lambda: loader.resume(checkpoint))
+        uses = [lambda: next(running), lambda: iter(loader), loader.report, loader.state_dict]
+        uses.append(lambda: loader.load_state_dict(state))
         for use in uses:
             try:
                 use()

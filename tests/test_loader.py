@@ -1,7 +1,8 @@
-"""Order, batches, settings and checkpoints of native pipelines."""
+"""Order, batches, settings and states of native pipelines."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import feedline as fl
 import numpy as np
 import pytest
 from batches import Batch, assert_same, indices, kept
-from feedline.errors import CheckpointMismatchError, ClosedError, InvalidArgumentError
+from feedline.errors import ClosedError, InvalidArgumentError, StateMismatchError
 from numpy.typing import NDArray
 from pictures import encoded, noise, opened, write
 
@@ -226,7 +227,7 @@ def test_batches_of_arrays_and_padded_ones_are_the_same_for_any_threads(
         assert_same(ours, kept(pipeline.loader(threads=1)))
 
 
-# ---- checkpoints ----
+# ---- states ----
 
 
 def corrupt(photos: list[Path], folder: Path, bad: Sequence[int]) -> list[Path]:
@@ -259,53 +260,53 @@ def test_a_run_resumed_after_any_batch_continues_identically(
     pipeline = pipeline.batch(5, index=True, drop_last=drop_last)
     loader = pipeline.loader(faults=policy)
     whole: list[Batch] = []
-    checkpoints = [loader.checkpoint()]
+    states = [loader.state_dict()]
     for _ in range(2):
         for batch in loader:
             whole += kept([batch])
-            checkpoints.append(loader.checkpoint())
+            states.append(loader.state_dict())
 
-    for taken, checkpoint in enumerate(checkpoints):
+    for taken, state in enumerate(states):
         again = pipeline.loader(threads=3, faults=policy)
-        again.resume(checkpoint)
+        again.load_state_dict(state)
         # The rest of the epoch, which may be empty, and the epochs after it.
         rest = [batch for _ in range(3) for batch in kept(again)]
         assert_same(rest[: len(whole) - taken], whole[taken:])
 
 
-def test_faults_before_a_checkpoint_still_count_against_the_limit(tmp_path: Path, photos: list[Path]) -> None:
+def test_faults_before_a_state_still_count_against_the_limit(tmp_path: Path, photos: list[Path]) -> None:
     paths = corrupt(photos, tmp_path, (0, 1, 20))
     pipeline = fl.files(paths).decode().resize((8, 8)).batch(4)
     policy = fl.FaultPolicy("skip", limit=2)
     loader = pipeline.loader(faults=policy)
     next(iter(loader))
     again = pipeline.loader(faults=policy)
-    again.resume(loader.checkpoint())
+    again.load_state_dict(loader.state_dict())
 
     with pytest.raises(fl.errors.TooManyFaultsError):
         list(again)
 
 
-def test_a_checkpoint_of_a_finished_epoch_leads_to_the_next() -> None:
+def test_a_state_of_a_finished_epoch_leads_to_the_next() -> None:
     pipeline = numbers(20).shuffle(1).batch(6, index=True)
     loader = pipeline.loader()
     list(loader)
-    checkpoint = loader.checkpoint()
+    state = loader.state_dict()
 
     again = pipeline.loader()
-    again.resume(checkpoint)
+    again.load_state_dict(state)
 
     assert indices(again) == indices(loader)
 
 
-def test_a_loader_can_resume_from_its_own_earlier_checkpoint() -> None:
+def test_a_loader_can_resume_from_its_own_earlier_state() -> None:
     loader = numbers(20).shuffle(1).batch(6, index=True).loader()
     running = iter(loader)
     next(running)
-    checkpoint = loader.checkpoint()
+    state = loader.state_dict()
     rest = indices(running)
 
-    loader.resume(checkpoint)
+    loader.load_state_dict(state)
 
     assert indices(loader) == rest
 
@@ -316,7 +317,7 @@ def test_resuming_ends_the_running_epoch() -> None:
         loader = numbers(2000).batch(2).loader(prefetch=0)
         running = iter(loader)
         next(running)
-        loader.resume(loader.checkpoint())
+        loader.load_state_dict(loader.state_dict())
 
         with pytest.raises(ClosedError):
             next(running)
@@ -333,31 +334,48 @@ def test_resuming_ends_the_running_epoch() -> None:
         lambda: numbers(20).shuffle(1).batch(5),
         lambda: numbers(20).shuffle(1).batch(6, drop_last=True),
         lambda: numbers(20).shuffle(1).batch(6, index=True),
-        lambda: numbers(20).shuffle(1).shard(0, 2).batch(6),
+        lambda: numbers(20).shuffle(1).shard(0, 2).shuffle(2).batch(6),
+        lambda: numbers(20).shuffle(1).shard(0, 1, "drop").batch(6),
     ],
 )
-def test_a_checkpoint_of_other_data_or_settings_is_refused(other: Callable[[], fl.Pipeline]) -> None:
-    checkpoint = other().loader().checkpoint()
+def test_a_state_of_other_data_or_settings_is_refused(other: Callable[[], fl.Pipeline]) -> None:
+    state = other().loader().state_dict()
 
-    with pytest.raises(CheckpointMismatchError):
-        numbers(20).shuffle(1).batch(6).loader().resume(checkpoint)
+    with pytest.raises(StateMismatchError):
+        numbers(20).shuffle(1).batch(6).loader().load_state_dict(state)
 
 
-def test_a_checkpoint_of_other_transforms_files_or_seed_is_refused(photos: list[Path]) -> None:
+def test_a_state_of_other_transforms_files_or_seed_is_refused(photos: list[Path]) -> None:
     def loader(paths: list[Path], size: int, seed: int) -> fl.Loader:
         return fl.files(paths).decode().random_resized_crop(size).batch(6).loader(seed=seed)
 
     ours = loader(photos, 16, 1)
-    ours.resume(ours.checkpoint())
+    ours.load_state_dict(ours.state_dict())
     for other in (loader(photos[::-1], 16, 1), loader(photos, 17, 1), loader(photos, 16, 2)):
-        with pytest.raises(CheckpointMismatchError):
-            ours.resume(other.checkpoint())
+        with pytest.raises(StateMismatchError):
+            ours.load_state_dict(other.state_dict())
 
 
-@pytest.mark.parametrize("text", ["", "hello", "{}", "[]", "null", '{"version":1}'])
-def test_an_invalid_checkpoint_is_refused(text: str) -> None:
-    with pytest.raises(CheckpointMismatchError, match="not a checkpoint"):
-        numbers(20).batch(6).loader().resume(text)
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ("", "must be a dict or a list of dicts, got ''"),
+        ("{}", "must be a dict or a list of dicts"),
+        (None, "must be a dict or a list of dicts, got None"),
+        ([5], "must be a dict or a list of dicts"),
+        ([], "no state in the list"),
+        ({}, "it has no version"),
+        ({"version": "6"}, "it has no version"),
+        ({"version": float("nan")}, "not a state"),
+        ({"version": object()}, "not a state"),
+        ({"version": 6, 7: 8}, "not a state"),
+        ({"version": 1}, "version 1, this Feedline reads versions 5 to 6\nhint: start from the beginning"),
+        ({"version": 700}, "version 700, this Feedline reads versions 5 to 6\nhint: update Feedline"),
+    ],
+)
+def test_an_invalid_state_is_refused(state: Any, message: str) -> None:
+    with pytest.raises(StateMismatchError, match=re.escape(message)):
+        numbers(20).batch(6).loader().load_state_dict(state)
 
 
 # ---- wrong settings ----

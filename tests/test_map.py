@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import torch
 from feedline.errors import (
-    CheckpointMismatchError,
     ClosedError,
     InvalidArgumentError,
     NoReplacementError,
     NotPicklableError,
     ShapeMismatchError,
+    StateMismatchError,
     TooManyFaultsError,
 )
 from filled import filled_batches
@@ -607,14 +607,14 @@ def test_a_run_resumed_after_any_batch_continues_identically(
     pipeline = run_of(faults, size, with_batches, filters, threads=True)
     made = functools.partial(pipeline.loader, faults=fl.FaultPolicy(policy, limit=None))  # type: ignore[arg-type]
     with made(workers=2) as loader:
-        whole, checkpoints = [], [loader.checkpoint()]
+        whole, states = [], [loader.state_dict()]
         for _ in range(2):
             for batch in loader:
                 whole.append(batch)
-                checkpoints.append(loader.checkpoint())
+                states.append(loader.state_dict())
     at = stop % len(whole)
     with made(workers=1) as loader:
-        loader.resume(checkpoints[at])
+        loader.load_state_dict(states[at])
         rest = list(loader)
         rest += list(loader) if len(rest) + at < len(whole) else []
     assert same_batches(rest, whole[at:])
@@ -624,26 +624,26 @@ def test_samples_made_ahead_do_not_count_as_delivered() -> None:
     with run_of([3, 4], 3, True, False).loader(workers=3, faults=SKIP) as loader:
         whole = list(loader)
         assert len(whole) == 10
-        before = loader.checkpoint()
+        before = loader.state_dict()
         epoch = iter(loader)
         next(epoch)
-        checkpoint = loader.checkpoint()
+        state = loader.state_dict()
         rest = list(epoch)
-        places = [(state["epoch"], state["slot"]) for state in map(json.loads, (before, checkpoint))]
+        places = [(state["epoch"], state["position"]["slot"]) for state in (before, state)]
         assert places == [(1, 0), (1, 3)]
         assert loader.report().delivered == 2 * 29
-        loader.resume(checkpoint)
+        loader.load_state_dict(state)
         assert same_batches(list(loader), rest)
 
 
-def test_a_checkpoint_of_other_functions_is_refused() -> None:
+def test_a_state_of_other_functions_is_refused() -> None:
     with numbers().map(doubled).batch(4).loader() as loader:
-        checkpoint = loader.checkpoint()
+        state = loader.state_dict()
     for other in (numbers().map(same), numbers().map(doubled).map(doubled), numbers()):
-        with other.batch(4).loader() as loader, pytest.raises(CheckpointMismatchError):
-            loader.resume(checkpoint)
+        with other.batch(4).loader() as loader, pytest.raises(StateMismatchError):
+            loader.load_state_dict(state)
     with numbers().map(doubled, threads=True).batch(4).loader() as loader:
-        loader.resume(checkpoint)
+        loader.load_state_dict(state)
 
 
 @pytest.mark.parametrize("threads", PLACES)

@@ -249,9 +249,9 @@ def test_odd_samples_are_raised_replaced_limited_and_resumed_like_other_faults()
     with pipeline.loader(workers=2, faults=SKIP) as loader:
         epoch = iter(loader)
         assert next(epoch)["x"].tolist() == [11, 1, 2, 3]
-        checkpoint = loader.checkpoint()
+        state = loader.state_dict()
     with pipeline.loader(workers=2, faults=SKIP) as loader:
-        loader.resume(checkpoint)
+        loader.load_state_dict(state)
         # Samples 4 to 7 form two equal groups: the first sample decides.
         assert xs(loader) == [[4, 10, 9, 7], [8]]
 

@@ -154,15 +154,15 @@ ORDERS: dict[str, Callable[[], fl.Pipeline]] = {
 
 def assert_resumes_after_every_batch(pipeline: fl.Pipeline, epochs: int) -> None:
     with pipeline.loader() as loader:
-        checkpoints = [loader.checkpoint()]
+        states = [loader.state_dict()]
         expected = []
         for _ in range(epochs):
             for batch in loader:
                 expected.append([int(index) for index in batch["index"]])
-                checkpoints.append(loader.checkpoint())
-    for taken, checkpoint in enumerate(checkpoints):
+                states.append(loader.state_dict())
+    for taken, state in enumerate(states):
         with pipeline.loader() as resumed:
-            resumed.resume(checkpoint)
+            resumed.load_state_dict(state)
             found: list[list[int]] = []
             while len(found) < len(expected) - taken:
                 found += [[int(index) for index in batch["index"]] for batch in resumed]
@@ -180,12 +180,12 @@ def test_every_order_is_the_same_for_any_number_of_threads(name: str) -> None:
     assert first == order(ORDERS[name](), 3, threads=5, prefetch=0)
 
 
-def test_a_checkpoint_of_another_order_is_refused() -> None:
+def test_a_state_of_another_order_is_refused() -> None:
     loader = numbers(0, 20).take(10).batch(3).loader()
-    checkpoint = loader.checkpoint()
+    state = loader.state_dict()
     for other in [numbers(0, 20).take(11), numbers(0, 20).skip(10), numbers(0, 20).repeat(1)]:
-        with pytest.raises(fl.errors.CheckpointMismatchError):
-            other.batch(3).loader().resume(checkpoint)
+        with pytest.raises(fl.errors.StateMismatchError):
+            other.batch(3).loader().load_state_dict(state)
 
 
 def test_excluded_samples_are_as_if_they_did_not_exist(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import feedline as fl
 import numpy as np
 import pytest
-from feedline.errors import CheckpointMismatchError, InvalidArgumentError
+from feedline.errors import InvalidArgumentError, StateMismatchError
 from pictures import encoded, photo
 
 LENGTHS = [3, 0, 5, 1]
@@ -117,8 +117,8 @@ def test_invalid_padding_after_a_function_is_refused_when_the_batch_is_made(
         list(loader)
 
 
-def test_a_checkpoint_belongs_to_its_padding(lines: fl.Pipeline) -> None:
+def test_a_state_belongs_to_its_padding(lines: fl.Pipeline) -> None:
     with lines.batch(1, pad=1).loader() as loader, lines.batch(1, pad=2).loader() as other:
         next(iter(loader))
-        with pytest.raises(CheckpointMismatchError):
-            other.resume(loader.checkpoint())
+        with pytest.raises(StateMismatchError):
+            other.load_state_dict(loader.state_dict())

@@ -86,7 +86,7 @@ def test_the_hint_to_skip_is_left_out_if_the_policy_skips() -> None:
 
     assert hint_for(fl.FaultPolicy(), hint) == hint
     assert hint_for(fl.FaultPolicy("skip"), hint) == "report the code named above to its library"
-    for _, _, _, hint in _native.kinds():
+    for hint in (kind.hint for kind in _native.error_kinds()):
         assert (
             "skip" not in hint_for(fl.FaultPolicy("skip"), hint)
             or "FaultPolicy" not in hint
@@ -145,10 +145,14 @@ def test_the_most_specific_class_decides_and_names_need_no_module() -> None:
     )
     native = _native.Policy(policy.config())
 
-    assert native.rule(*symptom(StrangeError())) == ("raise", 1)
-    assert native.rule(*symptom(ValueError())) == ("skip", 7)
-    assert native.rule(*symptom(FileNotFoundError())) == ("replace", 1)
-    assert native.rule(*symptom(OSError())) == ("skip", 1)
+    def ruled(error: Exception) -> tuple[str, int]:
+        rule = native.rule(*symptom(error))
+        return rule.action, rule.retry
+
+    assert ruled(StrangeError()) == ("raise", 1)
+    assert ruled(ValueError()) == ("skip", 7)
+    assert ruled(FileNotFoundError()) == ("replace", 1)
+    assert ruled(OSError()) == ("skip", 1)
 
 
 def test_only_transient_errors_are_retried_unless_by_type_names_others() -> None:
@@ -212,7 +216,7 @@ def test_a_ledger_counts_the_verdicts_of_the_engine_and_issues_events() -> None:
     ledger.epoch_abandoned()
     report = fl.Report._parse(ledger.report_json(), ledger.report_text())
     assert (report.delivered, report.skipped, report.replaced, report.pending) == (8, 1, 1, 0)
-    names = [name for _, name, _, _ in ledger.take_events()]
+    names = [event.name for event in ledger.take_events()]
     assert names == [
         "epoch_started", "sample_skipped", "call_failed", "sample_replaced", "run_stopped", "epoch_abandoned",
     ]  # fmt: skip
@@ -269,26 +273,31 @@ def test_events_are_logged_and_a_callback_that_raises_does_not_break_the_run(
 
 def test_a_breaker_opens_probes_closes_and_gives_up() -> None:
     breaker = _native.Breaker(10.0)
-    assert breaker.may_try(0.0) == ("go", 0.0)
+    assert isinstance(breaker.may_try(0.0), _native.SourceAccess.Go)
     assert breaker.failed(False, 1.0) == ["opened"]
-    assert breaker.may_try(1.0) == ("wait", 0.5)
-    assert breaker.may_try(1.5) == ("probe", 0.0)
+    access = breaker.may_try(1.0)
+    assert isinstance(access, _native.SourceAccess.Wait)
+    assert access.seconds == 0.5
+    assert isinstance(breaker.may_try(1.5), _native.SourceAccess.Probe)
     assert breaker.state == "half open"
     assert breaker.worked(1.6) == ["closed"]
     breaker.failed(False, 2.0)
     now = 2.0
     while breaker.state != "given up":
-        step, seconds = breaker.may_try(now)
-        now += seconds
-        if step == "probe":
+        access = breaker.may_try(now)
+        if isinstance(access, _native.SourceAccess.Wait):
+            now += access.seconds
+        else:
+            assert isinstance(access, _native.SourceAccess.Probe)
             breaker.failed(False, now)
     assert 12.0 <= now < 18.0
-    assert breaker.may_try(now) == ("give up", 0.0)
+    assert isinstance(breaker.may_try(now), _native.SourceAccess.GiveUp)
 
 
 WRITER = """
 import json, sys
 from feedline import _native
+from feedline._native import SourceAccess
 ledger = _native.Ledger("skip,quarantine=" + sys.argv[1])
 engine = _native.CallEngine(_native.Policy("skip,limit=none"))
 engine.plan(1)

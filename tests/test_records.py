@@ -49,6 +49,25 @@ def test_records_come_as_bytes_in_order(tmp_path: Path) -> None:
     assert len(loader) == 4
 
 
+def test_an_index_that_cannot_be_saved_is_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        shards.tfrecord(tmp_path / f"{number}.tfrecord", RECORDS)
+    occupied = tmp_path / "a file"
+    occupied.touch()
+    # Nothing can be created below a file, not even by root.
+    monkeypatch.setenv("FEEDLINE_CACHE", str(occupied / "cache"))
+    events: list[fl.Event] = []
+
+    loader = fl.tfrecord(str(tmp_path / "*.tfrecord")).batch(4).loader(on_event=events.append)
+
+    assert records_of(loader) == RECORDS * 3
+    (event,) = (event for event in events if event.name == "index_not_saved")
+    assert event.details["shards"] == 3
+    assert event.details["path"].startswith(str(occupied))
+    assert event.text.endswith("so the next run scans 3 shards again")
+    assert event.text in loader.report().notes
+
+
 def test_shuffle_and_ranks_share_all_records(tmp_path: Path) -> None:
     for number in range(4):
         shards.tfrecord(tmp_path / f"{number}", [b"%d %d" % (number, at) for at in range(25)])
@@ -182,7 +201,7 @@ def test_resume_is_exact_with_records(tmp_path: Path) -> None:
         epoch = iter(first)
         head = [next(epoch)["bytes"] for _ in range(step)]
         second = pipeline.loader()
-        second.resume(first.checkpoint())
+        second.load_state_dict(first.state_dict())
         assert head + [batch["bytes"] for batch in second] == whole
 
 

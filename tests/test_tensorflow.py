@@ -132,8 +132,8 @@ def test_a_resumed_epoch_is_the_rest_and_the_next_one_is_complete(find: Find) ->
 
 def test_resuming_a_loader_too_late_is_an_error(find: Find) -> None:
     reported = find("a_resumed_epoch_is_the_rest")[2]
-    assert "the epoch ended after 3 of 5 batches: it was resumed from a checkpoint" in reported
-    assert "call loader.resume() before feedline.tensorflow.dataset(loader)" in reported
+    assert "the epoch ended after 3 of 5 batches: it was resumed from a state" in reported
+    assert "call loader.load_state_dict() before feedline.tensorflow.dataset(loader)" in reported
 
 
 # ---- errors ----

@@ -1,4 +1,4 @@
-"""Another number of workers while a pipeline runs: events, and the same batches."""
+"""Another number of workers while a pipeline with functions runs: events, and the same batches."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_batches_are_the_same_while_the_number_of_workers_changes() -> None:
             batches.append(batch)
             if len(batches) % 15 == 0 and numbers:
                 count = numbers.pop(0)
-                tuning._apply(count, "a test", tuned._backend._worker_pool, tuned._backend._reports)  # type: ignore
+                tuning._apply(count, "a test", False, tuned._backend._worker_pool, tuned._backend._reports)  # type: ignore
                 # Those that are not needed end, and the others start, while the epoch goes on.
                 assert eventually(lambda count=count: running(tuned) == count)  # type: ignore[misc]
         assert tuned.deaths == []
@@ -81,7 +81,7 @@ def test_a_worker_that_dies_after_a_change_is_replaced() -> None:
         assert tuning is not None
         iterator = iter(tuned)
         next(iterator)
-        tuning._apply(tuning.most, "a test", tuned._backend._worker_pool, tuned._backend._reports)  # type: ignore
+        tuning._apply(tuning.most, "a test", False, tuned._backend._worker_pool, tuned._backend._reports)  # type: ignore
         assert eventually(lambda: running(tuned) == tuning.most)
         last = tuned.workers[tuning.most - 1]
         pid = last.pid

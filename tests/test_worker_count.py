@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import feedline as fl
+import numpy as np
 import pytest
 import torch
 from feedline import _native
-from feedline._workers.worker_count import loader_workers
+from feedline._workers.worker_count import loader_workers, tuned_workers
 from feedline.errors import InvalidArgumentError
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
@@ -40,20 +42,31 @@ class Stream(IterableDataset[Any]):
 
 def test_auto_is_as_many_as_the_machine_allows() -> None:
     gibibyte = 1 << 30
-    assert loader_workers(2, 64 * gibibyte) == 4
-    assert loader_workers(64, 512 * gibibyte) == 64
-    assert loader_workers(128, 512 * gibibyte) == 128
+    # Those that compute at first, and all ids.
+    assert loader_workers(2, 64 * gibibyte) == (2, 16)
+    assert loader_workers(12, 64 * gibibyte) == (12, 24)
+    assert loader_workers(64, 512 * gibibyte) == (64, 64)
+    assert loader_workers(128, 512 * gibibyte) == (128, 128)
     # Memory for three.
-    assert loader_workers(16, 3 * gibibyte // 2) == 3
-    assert loader_workers(16, 0) == 1
-    assert loader_workers() >= 1
+    assert loader_workers(16, 3 * gibibyte) == (3, 3)
+    assert loader_workers(16, 0) == (1, 1)
+
+
+def test_the_number_of_ids_does_not_depend_on_what_is_free_at_present(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = loader_workers()
+    monkeypatch.setattr(_native, "available_memory", lambda: 0)
+    assert loader_workers() == before
+    monkeypatch.setattr(_native, "allowed_memory", lambda: 0)
+    assert loader_workers() == (1, 1)
 
 
 # Of more workers than processors, which a user of "auto" does not ask for.
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_a_loader_with_auto_gives_the_batches_of_that_number() -> None:
     loader = DataLoader(Numbers(), batch_size=4, num_workers="auto")
-    assert loader.num_workers == loader_workers()
+    assert loader.num_workers == loader_workers()[1]
     batches = list(loader)
     expected = list(DataLoader(Numbers(), batch_size=4, num_workers=loader.num_workers))
     assert all(torch.equal(one, other) for one, other in zip(batches, expected, strict=True))
@@ -84,7 +97,8 @@ def test_other_text_is_refused(value: str) -> None:
 def test_an_executor_takes_auto() -> None:
     with fl.Executor("auto") as pool:
         assert pool.submit(os.getpid).result() != os.getpid()
-        assert len(pool.workers) == _native.processors()
+        first, most = tuned_workers()
+        assert (len(pool.workers), pool._pool.running) == (most, first)
 
 
 def environment() -> dict[str, str | None]:
@@ -131,6 +145,56 @@ def test_a_pool_in_a_worker_does_not_exceed_the_share_of_the_worker(monkeypatch:
 
 def test_the_doctor_and_the_loader_know_the_same_processors() -> None:
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
-    code += "from feedline._workers.worker_count import loader_workers; print(loader_workers(memory=1 << 40))"
+    code += (
+        "from feedline._workers.worker_count import loader_workers; print(*loader_workers(memory=1 << 40))"
+    )
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert shown.stdout == "2\n"
+    assert shown.stdout == "1 16\n"
+
+
+class Shares(Dataset[Any]):
+    """What the libraries of its worker would read, as numbers."""
+
+    def __getitem__(self, index: int) -> list[int]:
+        return shares()
+
+    def __len__(self) -> int:
+        return 32
+
+
+def shares(_: Any = None) -> list[int]:
+    return [int(value or -1) for value in environment().values()]
+
+
+def shared(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"shares": np.array(shares())}
+
+
+def of_torch(method: str) -> tuple[list[list[int]], int]:
+    # A data set in this file, so that a fresh interpreter finds it.
+    loader = DataLoader(Shares(), batch_size=None, num_workers="auto", multiprocessing_context=method)
+    return list(loader), loader.num_workers
+
+
+def of_executor(method: str) -> tuple[list[list[int]], int]:
+    with fl.Executor("auto", method) as pool:
+        return list(pool.map(shares, range(32))), pool._count
+
+
+def of_map(method: str) -> tuple[list[list[int]], int]:
+    pipeline = fl.arrays({"x": np.arange(32)}).map(shared).batch(1)
+    with pipeline.loader(mp_context=method) as loader:
+        return [batch["shares"][0].tolist() for batch in loader], loader.count  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("front", [of_torch, of_executor, of_map])
+def test_libraries_get_their_share_on_every_front_if_fewer_workers_run_than_there_are(
+    monkeypatch: pytest.MonkeyPatch, front: Callable[[str], tuple[list[list[int]], int]], method: str
+) -> None:
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    found, workers = front(method)
+    share = max(1, _native.processors() // workers)
+    assert len(found) == 32
+    assert {tuple(one) for one in found} == {(share,) * len(NAMES)}

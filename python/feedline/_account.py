@@ -11,7 +11,12 @@ from feedline import _native
 from feedline._described import described
 from feedline._event_log import EventLog
 from feedline._workers.retries import PendingFault
-from feedline.errors import DeadlineExceededError, InvalidArgumentError, SampleSkippedWarning
+from feedline.errors import (
+    DeadlineExceededError,
+    FeedlineWarning,
+    InvalidArgumentError,
+    SampleSkippedWarning,
+)
 from feedline.events import Event
 from feedline.faults import FaultPolicy, symptom
 from feedline.report import CallReport, Report
@@ -22,6 +27,8 @@ __all__ = ["OVERDUE", "Account", "check", "fault_line", "json_index"]
 OVERDUE = symptom(DeadlineExceededError(""))[0]
 # The longest index that is written to a quarantine file, in characters.
 _LONGEST_INDEX = 4096
+# Seconds after which drawing samples again is worth a warning.
+_SLOW_RESUME = 10.0
 
 
 def check(faults: object, on_event: object) -> None:
@@ -99,8 +106,6 @@ class Account(EventLog):
         config = self.policy.config()
         super().__init__(_native.Ledger(config, is_of_calls=is_of_calls), on_event, raises=raises)
         self.rules = _native.Policy(config)
-        # Samples that took less than this are not among the slowest.
-        self.slow_bar = 0.0
         # Before any worker starts: workers inherit the limit.
         raised = _native.raise_open_files()
         if raised is not None:
@@ -116,8 +121,7 @@ class Account(EventLog):
 
     def action(self, names: list[str], os_error: int | None = None) -> str:
         """What the policy wants for such a fault."""
-        action, _ = self.rules.rule(names, os_error)
-        return action
+        return self.rules.rule(names, os_error).action
 
     def policy_action(self, bad: PendingFault) -> str:
         """The action of the policy, as the engine gets it. A lack of descriptors, say, is raised unless the
@@ -129,7 +133,7 @@ class Account(EventLog):
 
     def retries(self, names: list[str]) -> int:
         """How often the policy tries again after such a fault."""
-        _, retry = self.rules.rule(names, None)
+        retry = self.rules.rule(names, None).retry
         return retry if self.rules.retry_after(names, None, 1, [0]) is not None else 0
 
     def close(self) -> None:
@@ -140,11 +144,17 @@ class Account(EventLog):
         self.notify()
 
     def slow(self, index: object, seconds: float, worker: int | None, stage: str = "worker") -> None:
-        """Notes how long a sample took, if it is among the slowest."""
-        if seconds > self.slow_bar:
-            self.ledger.slow(json.dumps(json_index(index)), seconds, worker, stage)
-            # A little more than the least of the slowest: what is nearly as slow is not worth the telling.
-            self.slow_bar = 0.0 if self.ledger.is_slow(seconds / 2) else seconds / 2
+        """Notes how long a sample took that is among the slowest."""
+        self.ledger.slow(json.dumps(json_index(index)), seconds, worker, stage)
+
+    def slow_resume(self, seconds: float, samples: int) -> None:
+        """Warns if drawing samples again took long, to come to the place where a run continues."""
+        if seconds > _SLOW_RESUME:
+            self.notices.add(
+                f"{samples} samples of the data set were drawn again to continue behind them, which took "
+                f"{seconds:.0f} s\nhint: give the data set or its iterator state_dict and load_state_dict",
+                FeedlineWarning,
+            )
 
     def report(self) -> Report:
         return Report._parse(self.ledger.report_json(), self.ledger.report_text())

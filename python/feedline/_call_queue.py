@@ -10,6 +10,7 @@ import itertools
 import os
 import pickle
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable
@@ -28,20 +29,21 @@ from feedline._workers.pool_reports import PoolOwner, PoolReports, TaskPlace, de
 from feedline._workers.remote_error import RemoteError
 from feedline._workers.retries import FaultyResult, PendingFault
 from feedline._workers.sent_descriptors import SentDescriptors
+from feedline._workers.tuning import Tuning
 from feedline._workers.worker_pool import GaveUp, Handle, WorkerPool, load
 from feedline.errors import DeadlineExceededError, WorkerDiedError
 from feedline.events import LOGGER
 from feedline.faults import symptom
 
-__all__ = ["Call", "CallQueue"]
+__all__ = ["CallChunk", "CallQueue"]
 
 _NO_URGENT_TASK = 2**63
 # How often the listening thread looks whether there is still something to listen to, in seconds.
-_LOOK = 0.2
+_POLL_SECONDS = 0.2
 
 
 @dataclass
-class Call:
+class CallChunk:
     """Calls that go to a worker together, and the future of their results."""
 
     future: Future[Any]
@@ -91,7 +93,7 @@ class Call:
         """The result of one of the calls that were sent."""
         self.results[self.places[self.sent[offset]]] = result
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         """All results are known."""
         every = [self.results[place] for place in sorted(self.results)]
         if not self.is_single:
@@ -106,7 +108,7 @@ class Call:
 class _Outcome:
     """The outcome of calls that were sent, until the engine has decided about it."""
 
-    call: Call
+    call: CallChunk
     task: int
     worker: int | None
     # Faults, by the number that the engine has for them.
@@ -119,8 +121,20 @@ class CallQueue(PoolOwner):
     """What is behind an executor: its calls, its workers, and the thread that receives results. The thread
     keeps it alive until the last call is made, also when nobody has the executor any more."""
 
-    def __init__(self, work: ExecutorWork, config: dict[str, Any], account: Account, *, fresh: bool) -> None:
+    def __init__(
+        self,
+        work: ExecutorWork,
+        config: dict[str, Any],
+        account: Account,
+        *,
+        fresh: bool,
+        tuning: Tuning | None,
+    ) -> None:
+        """`tuning` decides how many workers run at once."""
         self.account = account
+        self._tuning = tuning
+        # When it was last seen whether calls wait for a worker, and whether they did.
+        self._looked_at, self._calls_wait = 0.0, False
         self._work = work
         self._config = config
         self._fresh = fresh
@@ -130,8 +144,8 @@ class CallQueue(PoolOwner):
         self._worker_pool: WorkerPool | None = None
         self._engine = _native.CallEngine(account.rules)
         # Calls that are not settled, as the engine counts them, and those that workers have, by task.
-        self._calls: dict[int, Call] = {}
-        self._running: dict[int, Call] = {}
+        self._calls: dict[int, CallChunk] = {}
+        self._running: dict[int, CallChunk] = {}
         self._numbers = itertools.count()
         self._is_shut = self._has_ended = False
         self._broken: BaseException | None = None
@@ -145,7 +159,12 @@ class CallQueue(PoolOwner):
         worker_pool = self._worker_pool
         return [] if worker_pool is None else worker_pool.workers
 
-    def add(self, call: Call) -> None:
+    @property
+    def running(self) -> int:
+        """How many workers run at once."""
+        return self._work.worker_count if self._tuning is None else self._tuning.running
+
+    def add(self, call: CallChunk) -> None:
         with self._lock:
             if self._broken is not None:
                 raise _copied(self._broken)
@@ -164,12 +183,14 @@ class CallQueue(PoolOwner):
         self._is_starting = True
         try:
             account, again = self.account, "the call is made again"
-            reports = PoolReports(
+            reports = self._reports = PoolReports(
                 account, account.policy, self.deaths, self._config, again, shows_repeats=False
             )
             worker_pool = WorkerPool(
                 self._work, self._config, fresh=self._fresh, name="Executor", owner=self, reports=reports
             )
+            if self._tuning is not None:
+                self._tuning.start(worker_pool, reports)
             worker_pool.start()
         finally:
             self._is_starting = False
@@ -183,9 +204,7 @@ class CallQueue(PoolOwner):
         if self._worker_pool is None:
             # It is being started: then all that waits is given away.
             return
-        while (
-            len(self._running) < 2 * self._work.worker_count and (batch := self._engine.order()) is not None
-        ):
+        while len(self._running) < 2 * self.running and (batch := self._engine.order()) is not None:
             call = self._calls[batch]
             call.is_ordered = True
             if call.future.set_running_or_notify_cancel():
@@ -193,7 +212,7 @@ class CallQueue(PoolOwner):
             else:
                 self._perform(self._engine.cancel(batch))
 
-    def _submit(self, call: Call) -> None:
+    def _submit(self, call: CallChunk) -> None:
         assert self._worker_pool is not None
         task = next(self._numbers)
         self._running[task] = call
@@ -214,24 +233,43 @@ class CallQueue(PoolOwner):
             self.account.close()
 
     def _receive_one(self, worker_pool: WorkerPool) -> None:
-        answer = worker_pool.next(_NO_URGENT_TASK, _LOOK)
+        answer = worker_pool.next(_NO_URGENT_TASK, _POLL_SECONDS)
         self.account.notify()
-        if answer is None:
-            return
-        with self._lock:
-            call = self._running.pop(answer.task, None)
-            self._send_ready_calls()
-        if call is not None:
+        call = None
+        if answer is not None:
+            with self._lock:
+                call = self._running.pop(answer.task, None)
+                self._send_ready_calls()
+        if self._tuning is not None:
+            self._tune(self._tuning, worker_pool, results=int(answer is not None))
+        if call is not None and answer is not None:
             self._put(call, answer)
             self.account.notify()
 
+    def _tune(self, tuning: Tuning, worker_pool: WorkerPool, *, results: int) -> None:
+        """The consumer waits while calls wait for a worker."""
+        now = time.perf_counter()
+        waited = now - self._looked_at if self._calls_wait else 0.0
+        self._looked_at = now
+        if not self._running and not results:
+            # Time without calls says nothing.
+            self._calls_wait = False
+            tuning.begin_epoch()
+            return
+        before = tuning.running
+        tuning.passed(results, waited, worker_pool, self._reports)
+        with self._lock:
+            if tuning.running > before:
+                self._send_ready_calls()
+            self._calls_wait = len(self._running) > tuning.running
+
     # ---- results of calls ----
 
-    def _put(self, call: Call, answer: _native.TaskResult | GaveUp) -> None:
+    def _put(self, call: CallChunk, answer: _native.TaskResult | GaveUp) -> None:
         if isinstance(answer, GaveUp):
             return self._give_up(call, answer)
         slowest, seconds = answer.slowest
-        if seconds > self.account.slow_bar:
+        if self.account.ledger.is_slow(seconds):
             self.account.slow(call.what(slowest), seconds, answer.worker_id, CALLING)
         outcome = _Outcome(call, answer.task, answer.worker_id)
         results: list[Any] = []
@@ -262,7 +300,7 @@ class CallQueue(PoolOwner):
         bad = outcome.faults[fault]
         return _native.BadSample(outcome.call.sent[bad.offset], fault, self.account.policy_action(bad))
 
-    def _give_up(self, call: Call, given_up: GaveUp) -> None:
+    def _give_up(self, call: CallChunk, given_up: GaveUp) -> None:
         """A call that kills its worker, or takes longer than it may: a fault as any other."""
         deaths = [death for death in self.deaths if given_up.task in death.tasks]
         what = call.what(given_up.offset)
@@ -292,7 +330,7 @@ class CallQueue(PoolOwner):
             match action:
                 case Action.Deliver(batch, samples):
                     self.account.ledger.delivered(samples, 0.0)
-                    self._calls.pop(batch).settle()
+                    self._calls.pop(batch).resolve()
                 case Action.Record(fault, verdict) if outcome is not None:
                     self._record(outcome, outcome.faults[fault], verdict)
                 case Action.Cancel(batch, samples):
@@ -320,7 +358,7 @@ class CallQueue(PoolOwner):
                 with self._lock:
                     self._broken = errors.TooManyFaultsError.explained(too_many or "")
 
-    def _cancel(self, call: Call) -> None:
+    def _cancel(self, call: CallChunk) -> None:
         """Nobody gets the results of calls; their future may have the exception of one of them."""
         if self._broken is not None and not call.future.done():
             # The user may cancel it meanwhile.

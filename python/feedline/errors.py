@@ -9,7 +9,6 @@ import os
 from typing import Any, Self
 
 __all__ = [
-    "CheckpointMismatchError",
     "ClosedError",
     "CodecPanicError",
     "CopiedMemoryWarning",
@@ -35,6 +34,7 @@ __all__ = [
     "SharedFileWarning",
     "SourceUnavailableError",
     "SourceUnavailableWarning",
+    "StateMismatchError",
     "TooLargeError",
     "TooManyDeathsError",
     "TooManyFaultsError",
@@ -89,7 +89,7 @@ class FeedlineError(Exception):
         """An error with a hint below the message; by default the hint of its kind."""
         from feedline import _native
 
-        hint = hint or next((hint for name, _, _, hint in _native.kinds() if name == cls.__name__), "")
+        hint = hint or next((kind.hint for kind in _native.error_kinds() if kind.name == cls.__name__), "")
         lines = [message]
         lines += [f"hint: {hint}"] if hint else []
         lines += [f"see: feedline explain {cls.code}"] if cls.code else []
@@ -257,8 +257,8 @@ class ClosedError(FeedlineError):
     code = "FL502"
 
 
-class CheckpointMismatchError(FeedlineError):
-    """A checkpoint belongs to other data or settings."""
+class StateMismatchError(FeedlineError):
+    """A state belongs to other data, settings or ranks, or is corrupt."""
 
     code = "FL103"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from feedline._native import CoreEvent
     from feedline._notices import Notices
 
 __all__ = ["Event", "notify"]
@@ -41,22 +42,22 @@ class Event:
 
 
 def notify(
-    events: Iterable[tuple[str, str, str, str]],
+    events: Iterable[CoreEvent],
     on_event: Callable[[Event], object] | None = None,
     notices: Notices | None = None,
 ) -> None:
     """Logs events of the core under "feedline" and calls the user's function for each; `notices` turns some
     of them into warnings."""
-    for level, name, text, details in events:
-        number = LEVELS[level]
+    for event in events:
+        number = LEVELS[event.level]
         if LOGGER.isEnabledFor(number):
-            LOGGER.log(number, "%s", text)
+            LOGGER.log(number, "%s", event.text)
         if notices is not None:
-            notices.add_event(name, text, details)
+            notices.add_event(event.name, event.text, event.details_json)
         if on_event is None:
             continue
         try:
-            on_event(Event(name, text, level, json.loads(details)))
+            on_event(Event(event.name, event.text, event.level, json.loads(event.details_json)))
         except Exception:
             # An error in the user's callback must not end the run.
-            LOGGER.exception("on_event failed for %s: %s", name, text)
+            LOGGER.exception("on_event failed for %s: %s", event.name, event.text)

@@ -20,7 +20,7 @@ from feedline import _native
 from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
 from feedline._call import FailedCall, Function, Skipped, key, shown
-from feedline._call_queue import Call, CallQueue
+from feedline._call_queue import CallChunk, CallQueue
 from feedline._code import users_line, warn_user
 from feedline._config import Auto, call_as_json, check_finite
 from feedline._described import described
@@ -31,6 +31,8 @@ from feedline._workers.death import Death
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, by_value, not_picklable
 from feedline._workers.sources import NamedFolders
+from feedline._workers.tuning import Tuning
+from feedline._workers.worker_count import tuned_workers
 from feedline._workers.worker_pool import Handle
 from feedline.errors import InvalidArgumentError
 from feedline.events import Event
@@ -56,9 +58,10 @@ class Executor(concurrent.futures.Executor):
         futures = [pool.submit(load, path) for path in paths]
 
     Args:
-        workers: how many; "auto", the default, is as many as this process may use processors, by affinity and
-            CPU quota.
-        mp_context: how workers come to be: a `multiprocessing` context or its name. "fork" shares all
+        workers: how many; "auto", the default, begins with as many as this process may use processors, by
+            affinity and CPU quota, and tunes the number: more run while calls wait and processors are idle,
+            fewer if memory is short.
+        mp_context: how workers are started: a `multiprocessing` context or its name. "fork" shares all
             that the program has loaded; "spawn" and "forkserver" start from a fresh interpreter.
         initializer, initargs: called once in each worker, before its first call.
         max_workers: the same as `workers`, under the name that `ProcessPoolExecutor` has for it.
@@ -74,7 +77,7 @@ class Executor(concurrent.futures.Executor):
         deadline: seconds that one call may take. "auto": no call is ended, because a call may wait for hours
             for something outside; one that neither returns nor uses the processor for 5 to 9 minutes is
             reported once, with its stack. None for no such report.
-        stall: seconds after which a warning shows a call that does not come back, with its stack, once; None
+        stall: seconds after which a warning shows a call that does not return, with its stack, once; None
             for never.
         max_deaths, death_window, memory, max_worker_memory, max_samples_per_worker, on_event: as for
             `feedline.torch.DataLoader`; a sample is a call here, and `on_event` is called in a thread of
@@ -122,9 +125,11 @@ class Executor(concurrent.futures.Executor):
         self._folders = NamedFolders() if waits else None
         method = start_method(mp_context, "Executor")
         asked = workers if workers is not None else max_workers
-        self._count = (
-            _native.processors() if asked is None or (isinstance(asked, str) and asked == "auto") else asked
-        )
+        tuning = None
+        if asked is None or (isinstance(asked, str) and asked == "auto"):
+            tuning = Tuning(*tuned_workers())
+            asked = tuning.most
+        self._count = asked
         is_fresh = method != "fork"
         config = {
             "call": "Executor",
@@ -147,7 +152,7 @@ class Executor(concurrent.futures.Executor):
             warn_of_shared_files(initializer, "initializer", "the initializer")
             warn_of_shared_files(initargs, "initargs", "the initializer")
         work = ExecutorWork(initializer, initargs, self._count, faults)
-        self._pool = CallQueue(work, config, account, fresh=is_fresh)
+        self._pool = CallQueue(work, config, account, fresh=is_fresh, tuning=tuning)
         # When nobody has the executor any more, its workers end after what they were given.
         self._dropped = weakref.finalize(self, self._pool.shut)
         self._dropped.atexit = False
@@ -200,7 +205,7 @@ class Executor(concurrent.futures.Executor):
 
     def _submit(self, function: Function, calls: list[Any], *, is_single: bool = False) -> Future[Any]:
         future: Future[Any] = Future()
-        call = Call(future, function, calls, is_single, users_line(), list(range(len(calls))))
+        call = CallChunk(future, function, calls, is_single, users_line(), list(range(len(calls))))
         if self._excluded:
             self._exclude(call)
         if call.calls:
@@ -220,10 +225,10 @@ class Executor(concurrent.futures.Executor):
             future.cancel()
             future.set_running_or_notify_cancel()
         else:
-            call.settle()
+            call.resolve()
         return future
 
-    def _exclude(self, call: Call) -> None:
+    def _exclude(self, call: CallChunk) -> None:
         """Leaves out what an earlier run has written down."""
         before = len(call.calls)
         for offset in reversed(range(before)):
@@ -311,16 +316,17 @@ class Results(_native.BatchIterator, Iterator[R]):
         arguments: Iterator[tuple[Any, ...]],
         *,
         chunksize: int,
-        buffersize: int | None,
+        buffersize: int | Auto | None,
         timeout: float | None = None,
         owns_pool: bool = False,
     ) -> None:
+        """With `buffersize="auto"`, four chunks are made ahead for each worker that runs."""
         self._pool = pool
         self._owns_pool = owns_pool
         self._function = pool._function(function)
         calls: Iterator[Any] = ((each, {}) for each in arguments)
         self._chunks = iter(lambda: list(itertools.islice(calls, chunksize)), [])
-        self._ahead = None if buffersize is None else max(1, buffersize // chunksize)
+        self._ahead = _chunks_ahead(pool, chunksize, buffersize)
         self._until = None if timeout is None else time.monotonic() + timeout
         self._futures: deque[Future[list[R]]] = deque()
         self._ready: deque[R] = deque()
@@ -332,10 +338,11 @@ class Results(_native.BatchIterator, Iterator[R]):
 
     def _begin(self) -> None:
         self._is_begun = True
-        self._submit(self._ahead)
+        self._submit()
 
-    def _submit(self, chunks: int | None) -> None:
-        for chunk in itertools.islice(self._chunks, chunks):
+    def _submit(self) -> None:
+        left = None if self._ahead is None else max(0, self._ahead() - len(self._futures))
+        for chunk in itertools.islice(self._chunks, left):
             self._futures.append(self._pool._submit(self._function, chunk))
 
     def _produce(self) -> R:
@@ -363,7 +370,7 @@ class Results(_native.BatchIterator, Iterator[R]):
             results = self._wait(self._futures[0])
             self._futures.popleft()
             self._ready.extend(results)
-            self._submit(1)
+            self._submit()
         return self._ready.popleft()
 
     def _wait(self, future: Future[list[R]]) -> list[R]:
@@ -419,7 +426,7 @@ class Results(_native.BatchIterator, Iterator[R]):
 def map(
     function: Callable[..., R],
     *iterables: Iterable[Any],
-    workers: int | None = None,
+    workers: int | Auto | None = None,
     ahead: int | None = None,
     chunksize: int = 1,
     **options: Any,
@@ -435,8 +442,8 @@ def map(
     Args:
         function: what is called, with one argument from each iterable.
         iterables: end with the shortest.
-        workers: how many; by default as many as this process may use processors.
-        ahead: how many results are made ahead of the consumer; by default four for each worker.
+        workers: how many; "auto", the default, tunes the number as `feedline.Executor` does.
+        ahead: how many results are made ahead of the consumer; by default four for each worker that runs.
         chunksize: how many calls go to a worker at once.
         options: as for `feedline.Executor`.
     """
@@ -444,10 +451,20 @@ def map(
     _check_counts(chunksize=chunksize, ahead=ahead)
     _check_options(options)
     pool = Executor(workers, **options)
-    buffersize = ahead if ahead is not None else 4 * pool._count * chunksize
-
-    # Each item is the arguments of a call already.
+    buffersize: int | Auto = ahead if ahead is not None else "auto"
     return Results(pool, function, arguments, chunksize=chunksize, buffersize=buffersize, owns_pool=True)
+
+
+def _chunks_ahead(pool: Executor, chunksize: int, buffersize: int | Auto | None) -> Callable[[], int] | None:
+    """How many chunks are made ahead at present; None for all."""
+    if buffersize is None:
+        return None
+    if isinstance(buffersize, str):
+        # Not the executor itself: it keeps what it is asked for.
+        queue = pool._pool
+        return lambda: 4 * queue.running
+    chunks = max(1, buffersize // chunksize)
+    return lambda: chunks
 
 
 def _check_options(options: dict[str, Any]) -> None:

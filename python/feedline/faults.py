@@ -15,9 +15,10 @@ from feedline import _native
 from feedline._arguments import suggests_all
 from feedline._config import call_as_json, plain
 from feedline._described import described
+from feedline._open_descriptors import describe_open_files
 from feedline.errors import FeedlineError, InvalidArgumentError
 
-__all__ = ["Backoff", "FaultPolicy", "explain_shortage", "hint_for", "symptom"]
+__all__ = ["Backoff", "FaultPolicy", "explain_shortage", "hint_for", "shortage_name", "symptom"]
 
 Action = Literal["raise", "skip", "replace"]
 Rule = int | str | Mapping[str, Any]
@@ -92,8 +93,8 @@ class FaultPolicy:
 
     Skipped and replaced samples are shown in warnings: the first sample, the tenth, the hundredth and so on,
     and a summary at the end of each epoch (`feedline.errors.SampleSkippedWarning`). If the machine runs out
-    of memory, threads or descriptors, the error is raised, unless `by_type` names it: MemoryError,
-    TooManyOpenFilesError, OutOfThreadsError.
+    of memory, threads, descriptors or space, the sample is made again after a pause, then the error is
+    raised, unless `by_type` names it: MemoryError, TooManyOpenFilesError, OutOfThreadsError, OutOfSpaceError.
     """
 
     action: Action = "raise"
@@ -216,6 +217,9 @@ _SHORTAGE_ERRNOS = {
     errno.ENOMEM: "OutOfMemoryError",
     errno.EMFILE: "TooManyOpenFilesError",
     errno.ENFILE: "TooManyOpenFilesError",
+    # No class of Feedline's: a name for rules of a policy.
+    errno.ENOSPC: "OutOfSpaceError",
+    errno.EDQUOT: "OutOfSpaceError",
 }
 _SHORTAGE_TEXTS = (
     (re.compile("(?i)can(not|'t) allocate memory|DefaultCPUAllocator|out of memory"), "OutOfMemoryError"),
@@ -224,6 +228,10 @@ _SHORTAGE_TEXTS = (
 _SHORTAGE_HINTS = {
     "OutOfMemoryError": ("memory", "use fewer workers or smaller batches, or give the container more memory"),
     "OutOfThreadsError": ("threads or processes", "use fewer workers, or raise the limit with ulimit -u"),
+    "OutOfSpaceError": (
+        "space on a file system",
+        "see df -h and df -i; free space where the code writes, often /tmp or /dev/shm, or set TMPDIR",
+    ),
     "TooManyOpenFilesError": (
         "descriptors",
         "raise the limit with ulimit -n, or close files in the data set",
@@ -263,16 +271,25 @@ def _starts_processes(exception: BaseException) -> bool:
     return trace is not None and not _STARTING_CALLS.isdisjoint(trace.tb_frame.f_code.co_names)
 
 
+def shortage_name(kind: str) -> str:
+    """What the machine is short of, by the error kind."""
+    return _SHORTAGE_HINTS[kind][0]
+
+
 def explain_shortage(exception: BaseException) -> None:
-    """Adds a note to an exception that is caused by a shortage: what the machine is short of and what to
-    do."""
+    """Adds a note to an exception that is caused by a shortage: what the machine is short of, what holds it
+    and what to do."""
     shortage = shortage_of(exception)
     if shortage is None:
         return
     resource, hint = _SHORTAGE_HINTS[shortage]
-    note = f"feedline: the machine is short of {resource}; this sample is not the cause\nhint: {hint}"
-    if note not in getattr(exception, "__notes__", ()):
-        exception.add_note(note)
+    first = f"feedline: the machine is short of {resource}; this sample is not the cause"
+    if any(str(note).startswith(first) for note in getattr(exception, "__notes__", ())):
+        return
+    held = ""
+    if shortage == "TooManyOpenFilesError":
+        held = "".join(f"{line}\n" for line in describe_open_files())
+    exception.add_note(f"{first}\n{held}hint: {hint}")
 
 
 _SKIP_IT = re.compile(r'(, or |; |, )?skip [a-z ]+ with faults=FaultPolicy\(action="skip"\)(, or )?')

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from feedline import _native
+from feedline._described import described
 from feedline._event_log import EventLog
-from feedline._native import BytesList
+from feedline._native import BytesList, NoBatch
 from feedline._numpy import array_on
 from feedline._workers.death import Death
 from feedline._workers.worker_pool import Handle
-from feedline.errors import CheckpointMismatchError
+from feedline.errors import StateMismatchError
 from feedline.events import Event
 from feedline.report import Report
 
@@ -74,17 +77,30 @@ class Loader:
         busiest stage."""
         return Report._parse(self._native.report_json(), self._native.report_text())
 
-    def checkpoint(self) -> str:
-        """The state of this run after the last delivered batch, as a short text."""
-        return self._native.checkpoint()
+    def state_dict(self) -> dict[str, Any]:
+        """The state of this run after the last batch that you got: a small dict of numbers, strings and
+        lists, which can be saved as JSON or with a model."""
+        state: dict[str, Any] = json.loads(self._native.state())
+        return state
 
-    def resume(self, checkpoint: str) -> None:
-        """Continues after a checkpoint: the next epoch delivers exactly the batches that were left."""
-        try:
-            self._native.resume(checkpoint)
-        except UnicodeEncodeError as reason:
-            # A lone surrogate, which no checkpoint contains.
-            raise CheckpointMismatchError.explained(f"this is not a checkpoint: {reason}") from None
+    def load_state_dict(
+        self, state: Mapping[str, Any] | Sequence[Mapping[str, Any]], strict: bool = True
+    ) -> None:
+        """Continues from a state: the next epoch delivers exactly the batches that were left.
+
+        Args:
+            state: what `state_dict` returned, on this number of ranks or another; or a list of the states of
+                all ranks, which is needed if samples may be skipped or filtered and the number of ranks
+                changes in the middle of an epoch.
+            strict: whether a state of other data or settings is refused.
+        """
+        self._native.load_states(_state_json(state), bool(strict))
+
+    @property
+    def batches_left(self) -> int:
+        """The number of batches that are left of the epoch that runs or comes next; an upper bound if
+        samples may be skipped or filtered."""
+        return self._native.batches_left
 
     @property
     def decided(self) -> dict[str, int]:
@@ -118,6 +134,26 @@ class Loader:
 
     def __repr__(self) -> str:
         return f"<feedline.Loader of {len(self)} batches: {self._config}>"
+
+
+def _state_json(state: object) -> str:
+    """A state, or a list of states, as JSON. Libraries that save states may return numbers of NumPy."""
+    plain: object
+    if isinstance(state, Mapping):
+        plain = dict(state)
+    elif isinstance(state, (list, tuple)) and all(isinstance(one, Mapping) for one in state):
+        plain = [dict(one) for one in state]
+    else:
+        raise StateMismatchError.explained(
+            f"this is not a state of a loader: it must be a dict or a list of dicts, got {described(state)}",
+            "give what loader.state_dict() returned; parse saved text with json.loads(text)",
+        )
+    try:
+        text = json.dumps(plain, default=operator.index, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as reason:
+        raise StateMismatchError.explained(f"this is not a state of a loader: {reason}") from None
+    return text
 
 
 class Epoch(_native.BatchIterator, Generic[Batch]):
@@ -158,15 +194,15 @@ class Epoch(_native.BatchIterator, Generic[Batch]):
     def _take(self) -> Columns | None:
         """The next batch; None at the end."""
         try:
-            # True: there are events, but no batch yet.
-            while (columns := self._native.next()) is True:
+            while (taken := self._native.next()) == NoBatch.Events:
                 self._loader._events.notify()
                 self._loader._events.notices.issue()
         finally:
             self._loader._events.notify()
-        if columns is None:
+        if isinstance(taken, NoBatch):
             self._native.close()
-        return columns
+            return None
+        return taken
 
     def close(self) -> None:
         """Ends the threads of the epoch."""

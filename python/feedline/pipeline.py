@@ -18,6 +18,7 @@ from feedline._described import described
 from feedline._mapped.builder import Functions, has_functions, start_method
 from feedline._mapped.loader import MappedLoader
 from feedline._paths import Path, Paths, listed, local_path, shown
+from feedline._ranks import rank_and_world
 from feedline.errors import InvalidArgumentError, InvalidSourceError
 from feedline.events import Event
 from feedline.faults import ANOTHER, FaultPolicy
@@ -138,7 +139,8 @@ class Pipeline(Functions):
         `shard().shuffle()` the same samples in another order.
 
         Args:
-            rank: this rank, from 0; "auto" reads RANK and WORLD_SIZE as torchrun sets them.
+            rank: this rank, from 0; "auto" asks torchrun (RANK and WORLD_SIZE), torch.distributed, JAX, Ray
+                Train, SLURM and MPI, and is rank 0 of 1 if none of them has set up ranks.
             world: the number of ranks.
             remainder: what to do if the samples cannot be divided evenly. "pad" repeats some samples,
                 "drop" leaves the last ones out, "uneven" gives some ranks more.
@@ -151,10 +153,7 @@ class Pipeline(Functions):
                 raise InvalidArgumentError(
                     f'shard: world={described(world)} needs a rank, or leave both to "auto"'
                 )
-            values = [os.environ.get(name, default) for name, default in [("RANK", "0"), ("WORLD_SIZE", "1")]]
-            if not all(value.isdecimal() for value in values):
-                raise InvalidArgumentError(f"shard: RANK and WORLD_SIZE must be whole numbers, got {values}")
-            rank, world = (int(value) for value in values)
+            rank, world = rank_and_world()
         elif world is None:
             raise InvalidArgumentError(f"shard: rank={described(rank)} needs world, the number of ranks")
         return self._with("shard", rank=rank, world=world, remainder=remainder, by=by)

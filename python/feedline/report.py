@@ -54,7 +54,7 @@ class Resource:
 class Report:
     """Counts and faults of a loader's epochs; delivered - repeated + skipped + pending = expected.
 
-    `pending` counts samples that were not requested: of an epoch that is running or was abandoned. `repeated`
+    `pending` counts samples that are not delivered: of an epoch that is running or was abandoned. `repeated`
     counts samples that were delivered a second time, so that every rank has the same number. Samples that are
     `excluded`, `dropped` or `filtered` are not expected. `cache_hits` counts samples that a cache had, and
     `cache_misses` those that it did not have. `resources` has the peak of each resource, and its budget.

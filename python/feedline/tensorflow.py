@@ -163,8 +163,8 @@ class _Turns:
                 epoch.close()
         if self.length is not None and count < self.length:
             short = InvalidArgumentError.explained(
-                f"the epoch ended after {count} of {self.length} batches: it was resumed from a checkpoint",
-                "call loader.resume() before feedline.tensorflow.dataset(loader)",
+                f"the epoch ended after {count} of {self.length} batches: it was resumed from a state",
+                "call loader.load_state_dict() before feedline.tensorflow.dataset(loader)",
             )
             _note(short)
             raise short

@@ -2,6 +2,7 @@
 
 loader = feedline.testing.chaos(loader, seed=1, kill=0.01, eio=0.05)
 feedline.testing.assert_accounted(loader)
+feedline.testing.assert_resumes_exactly(make_loader)
 """
 
 from __future__ import annotations
@@ -23,12 +24,21 @@ from typing import Any, Protocol
 
 from feedline._config import check_finite
 from feedline._described import described
+from feedline._resume_checks import assert_elastic, assert_resumes_exactly, plain_batch
 from feedline.errors import InvalidArgumentError
 from feedline.loader import Loader
 from feedline.pipeline import Pipeline
 from feedline.report import Report
 
-__all__ = ["Chaos", "ChaosError", "assert_accounted", "assert_same_batches", "chaos"]
+__all__ = [
+    "Chaos",
+    "ChaosError",
+    "assert_accounted",
+    "assert_elastic",
+    "assert_resumes_exactly",
+    "assert_same_batches",
+    "chaos",
+]
 
 # The number of attempt counters; with more samples than this, several share one.
 _COUNTS = 1 << 20
@@ -273,7 +283,7 @@ def assert_same_batches(
     first: list[Any] | None = None
     first_count = 0
     for count in workers:
-        batches = [_plain(batch) for batch in make_loader(count)]
+        batches = [plain_batch(batch) for batch in make_loader(count)]
         if first is None:
             first, first_count = batches, count
             continue
@@ -284,20 +294,3 @@ def assert_same_batches(
         for number, (one, other) in enumerate(zip(first, batches, strict=True)):
             if one != other:
                 raise AssertionError(f"batch {number} with {first_count} workers and with {count} differ")
-
-
-def _plain(value: Any) -> Any:
-    """Converts a batch to values that == compares bit for bit."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().contiguous()
-        import torch
-
-        content = value.reshape(-1).view(torch.uint8).numpy().tobytes()
-        return (str(value.dtype), tuple(value.shape), content)
-    if hasattr(value, "tobytes") and hasattr(value, "dtype"):
-        return (str(value.dtype), tuple(value.shape), value.tobytes())
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return value

@@ -26,11 +26,13 @@ from feedline._torch.accelerate import PinMemoryMark, patch_accelerate
 from feedline._torch.excluded import excluded
 from feedline._torch.in_process import InProcess
 from feedline._torch.indices import keys
+from feedline._torch.lightning import patch_lightning
 from feedline._torch.loader_state import LoaderState
 from feedline._torch.samples import Samples
 from feedline._torch.supervised import WithWorkers
 from feedline._workers.deadline import deadline_config
 from feedline._workers.death import Death
+from feedline._workers.tuning import Tuning
 from feedline._workers.worker_count import loader_workers
 from feedline.errors import InvalidArgumentError
 from feedline.events import Event
@@ -38,7 +40,7 @@ from feedline.faults import FaultPolicy
 from feedline.loader import Columns, Epoch, Loader
 from feedline.report import Report
 
-__all__ = ["Batches", "DataLoader"]
+__all__ = ["Batches", "DataLoader", "StatefulDataLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
 # Seconds without progress after which a worker's stack is shown.
@@ -55,9 +57,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     It takes all arguments of torch's loader, and these:
 
     Args:
-        num_workers: as in torch; also "auto": twice the processors that this process may use, by affinity and
-            CPU quota, and no more than fit into the memory that is left (512 MiB each). The number of worker
-            ids, on which seeds depend, is fixed then; fewer run at once if the machine is short.
+        num_workers: as in torch; also "auto": the number of worker ids, on which seeds depend, follows from
+            the machine: twice the processors that this process may use, by affinity and CPU quota, at least
+            16, and one for each GiB of memory that it may use. How many of them compute at once is tuned.
         on_death: "replace", or "raise": the first death ends the run with `feedline.errors.WorkerDiedError`.
             Use "raise" for iterable data sets that cannot be restarted: a replacement iterates from the start
             and throws away what was delivered.
@@ -82,6 +84,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         exclude: a quarantine file of an earlier run over the same data set, or a folder of such files: their
             samples are left out.
         on_event: called with each `feedline.Event`, in the thread that iterates.
+        seeding: "worker": `random`, NumPy and torch are seeded once in each worker, as torch does. "sample":
+            for each sample, by the seed of the epoch and its index, so that random transforms give the same
+            batches with any number of workers, after restarts and retries, and in a run that is continued.
 
     Attributes:
         deaths: all deaths of workers of this loader, as `feedline.Death`.
@@ -118,13 +123,19 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         max_samples_per_worker: int | None = None,
         exclude: str | os.PathLike[str] | None = None,
         on_event: Callable[[Event], None] | None = None,
+        seeding: str = "worker",
     ) -> None:
         check(faults, on_event)
-        self._has_chosen_workers = False
+        if seeding not in ("worker", "sample"):
+            raise InvalidArgumentError.explained(
+                f'DataLoader: seeding must be "worker" or "sample", got {described(seeding)}'
+            )
+        self.seeding = seeding
+        tuning = None
         # Arguments of any type come here, also arrays, which cannot be compared.
         if isinstance(num_workers, str) and num_workers == "auto":
-            self._has_chosen_workers = True
-            num_workers = loader_workers()
+            first, num_workers = loader_workers()
+            tuning = Tuning(first, num_workers, has_fixed_ids=True)
         _check_workers(num_workers, deadline, stall, max_worker_memory, max_samples_per_worker)
         self.faults = faults
         self.deadline = deadline
@@ -140,6 +151,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         check_finite("DataLoader", "timeout", timeout)
         watched = dataset if faults is not None else None
         self._loader_state = LoaderState(Account(faults, on_event), Samples(dataset), watched)
+        self._loader_state.tuning = tuning
         super().__init__(
             dataset,
             batch_size,
@@ -162,8 +174,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         # torch's class has this argument since 2.6; Feedline keeps the order in every version.
         self.in_order = in_order
         _native.check_workers(call_as_json({**self._config(), "workers": max(1, num_workers)}))
-        self.pin_memory_device = PinMemoryMark.of(pin_memory_device, DataLoader, self._settings())
+        self.pin_memory_device = PinMemoryMark.of(pin_memory_device, self._kind(), self._settings())
         patch_accelerate()
+        patch_lightning(DataLoader)
         if isinstance(dataset, IterableDataset):
             self._check_iterable()
         # Read now: the run may write to the same file, which must not change what is excluded.
@@ -171,8 +184,17 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             () if self.exclude is None else excluded(self.exclude, self._loader_state.samples)
         )
 
+    def _kind(self) -> type:
+        """The class that frameworks make a loader of again. Not that of a user: its arguments may differ."""
+        return DataLoader
+
     def _check_iterable(self) -> None:
         """Rejects settings that need the index of a sample, which an iterable data set does not have."""
+        if self.seeding == "sample":
+            raise InvalidArgumentError.explained(
+                'seeding="sample" seeds by index, which samples of an iterable data set do not have',
+                'use a map-style data set, or seeding="worker"',
+            )
         if self.exclude is not None:
             raise InvalidArgumentError.explained(
                 f"exclude={self.exclude!r} names samples by index, which an iterable data set does not have",
@@ -202,11 +224,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             "max_samples_per_worker": self.max_samples_per_worker,
             "exclude": self.exclude,
             "on_event": self.on_event,
+            "seeding": self.seeding,
         }
 
     def _config(self) -> dict[str, Any]:
         config = {"call": "DataLoader", "workers": self.num_workers, "suspect_after": 2, **self._settings()}
-        for name in ("faults", "exclude", "on_event"):
+        for name in ("faults", "exclude", "on_event", "seeding"):
             del config[name]
         return {**config, **deadline_config(self.deadline, self._loader_state.account.retries(OVERDUE))}
 
@@ -226,15 +249,42 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         context = self.multiprocessing_context or multiprocessing
         return bool(context.get_start_method() != "fork")
 
+    # After how many batches of an iterable data set its own state is taken.
+    _snapshot_every = 1
+    # Whether the next epoch begins if a state was loaded behind the last batch of one.
+    _skips_empty_rest = False
+
     def __iter__(self) -> _BaseDataLoaderIter:
         # Persistent workers are gone if the last run ended with an error: start new ones.
         if isinstance(self._iterator, WithWorkers) and self._iterator._shutdown:
             self._iterator = None
+        if self._skips_empty_rest and self._loader_state.progress.is_at_end(self):
+            # The epoch is over, though nobody has asked for more.
+            self._loader_state.progress.prepare(self)
+            for _ in super().__iter__():
+                break
+        self._skips_empty_rest = False
+        self._loader_state.progress.prepare(self)
         return super().__iter__()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as of the last batch that the consumer has: what was prefetched does not count. It is a
+        small dict of plain data, which JSON can hold. Call it between any two batches, or between epochs."""
+        patch_lightning(DataLoader)
+        return self._loader_state.progress.state(self)
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """Continues from a state with the next `iter()`: with the batch behind the last one that the consumer
+        of that run had, or with its next epoch. A state of other data or settings is refused, and the error
+        says what differs; with strict=False, it is not."""
+        self._loader_state.progress.load(self, state_dict, strict=strict)
+        iterator, self._iterator = self._iterator, None
+        if isinstance(iterator, WithWorkers):
+            iterator._shutdown_workers()
 
     def check_worker_number_rationality(self) -> None:
         """torch warns of more workers than processors, which the user did not ask for with "auto"."""
-        if not self._has_chosen_workers:
+        if self._loader_state.tuning is None:
             super().check_worker_number_rationality()
 
     def _get_iterator(self) -> _BaseDataLoaderIter:
@@ -251,6 +301,48 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def report(self) -> Report:
         """The counts of all samples so far (delivered, skipped, retried), and the workers lost, by cause."""
         return self._loader_state.account.report()
+
+
+class StatefulDataLoader(DataLoader[T_co]):
+    """torchdata's `StatefulDataLoader`, with the same arguments and protocol, on supervised workers. Its
+    order is that of `DataLoader`, with and without workers.
+
+    Args:
+        snapshot_every_n_steps: after how many batches of a worker the own state of an iterable data set is
+            taken. What was drawn since is drawn again when the state is loaded, so that no batch is lost or
+            repeated whatever the number.
+    """
+
+    def __init__(
+        self, dataset: Dataset[T_co], *arguments: Any, snapshot_every_n_steps: int | None = 1, **keywords: Any
+    ) -> None:
+        count = 0 if snapshot_every_n_steps is None else snapshot_every_n_steps
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise InvalidArgumentError.explained(
+                "StatefulDataLoader: snapshot_every_n_steps must be a whole number from 0, got "
+                f"{described(snapshot_every_n_steps)}",
+                "give 1 to take the state after each batch",
+            )
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self._snapshot_every = count
+        super().__init__(dataset, *arguments, **keywords)
+
+    def _kind(self) -> type:
+        return StatefulDataLoader
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "snapshot_every_n_steps": self.snapshot_every_n_steps}
+
+    def _config(self) -> dict[str, Any]:
+        config = super()._config()
+        del config["snapshot_every_n_steps"]
+        return config
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        """As `DataLoader.load_state_dict`; an empty state is none."""
+        if state_dict == {}:
+            return
+        super().load_state_dict(state_dict, strict=strict)
 
 
 def _check_workers(

@@ -331,6 +331,45 @@ def test_two_loaders_share_the_memory_of_one(trainers: Trainers, tmp_path: Path,
         assert 40 * MIB < peaks["process_peak"] <= 64 * MIB + 2 * 4 * MIB
 
 
+@pytest.mark.alone
+def test_a_native_loader_and_a_torch_loader_fit_into_memory_together(
+    trainers: Trainers, tmp_path: Path, memory: Cgroup
+) -> None:
+    # Each makes batches of 4 MiB as fast as it can, and would read far ahead.
+    program = with_opening(WINDOWS) + textwrap.dedent(
+        """
+        class Large(torch.utils.data.Dataset):
+            def __len__(self):
+                return 738
+            def __getitem__(self, index):
+                return torch.full((1 << 20,), index, dtype=torch.int32)
+
+        leave(arguments[1], 512 * MIB)
+        native = windows().batch(2).loader()
+        workers = DataLoader(Large(), None, num_workers=2, prefetch_factor=100)
+        firsts, numbers = [], []
+        for mine, others in zip(native, workers, strict=True):
+            firsts += [int(row[0]) for row in mine["tokens"]]
+            numbers.append(int(others[0]))
+            time.sleep(0.002)
+        memory = peaks(native)["memory"], peaks(workers)["shared_memory"]
+        say([firsts == everything, numbers == list(range(738)), len(workers.deaths), memory])
+        """
+    )
+
+    is_native_right, is_torch_right, deaths, (mine, others) = trainers.answer(
+        program, tmp_path, memory, seconds=300
+    )
+
+    assert is_native_right
+    assert is_torch_right
+    assert deaths == 0
+    assert mine["budget"] + others["budget"] <= 512 * MIB
+    # A batch that is needed next does not wait.
+    assert mine["peak"] <= mine["budget"] + 4 * MIB
+    assert others["peak"] <= others["budget"] + 4 * MIB
+
+
 def test_a_fork_has_budgets_of_its_own(trainers: Trainers, tmp_path: Path) -> None:
     program = with_opening(WINDOWS) + textwrap.dedent(
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ WORKERS = 16
 MEMORY = 1300 << 20
 
 OPENING = f"""
-import contextlib, functools, random, resource, threading, warnings
+import contextlib, functools, random, resource, threading, time, warnings
 import numpy as np
 import torch, torch.utils.data
 from feedline.torch import DataLoader
@@ -55,8 +56,15 @@ def with_opening(program: str) -> str:
 # The trainer, the thread that watches the workers, the zygote, and five workers.
 FEW = """
 (Path(arguments[0]) / "cgroup.procs").write_text(str(os.getpid()))
+def pids():
+    return int((Path(arguments[0]) / "pids.current").read_text())
 def limit(count):
-    used = int((Path(arguments[0]) / "pids.current").read_text())
+    # The threads that wrote to torch's queues end some time after torch's loader.
+    used, since = pids(), time.monotonic()
+    while threading.active_count() > 1 or time.monotonic() - since < 1:
+        time.sleep(0.02)
+        if pids() != used:
+            used, since = pids(), time.monotonic()
     (Path(arguments[0]) / "pids.max").write_text(str(used + count))
 """
 
@@ -74,16 +82,19 @@ def test_a_loader_runs_with_the_processes_that_a_cgroup_allows(trainers: Trainer
         got = numbers(loader)
         reduced = [event for event in events if event.name == "workers_reduced"]
         workers = [event.details["workers"] for event in reduced]
-        say([got == wanted, workers, reduced[0].text, len(loader.deaths)])
+        peak = loader.report().resources["processes"].peak
+        say([got == wanted, workers, reduced[0].text, len(loader.deaths), peak])
         """
     )
 
-    is_same, workers, text, deaths = trainers.answer(program, processes, seconds=300)
+    is_same, workers, text, deaths, peak = trainers.answer(program, processes, seconds=300)
 
     assert is_same
     assert workers[0] <= 6
     assert workers[0] >= 3
     assert deaths == 0
+    # Without the thread.
+    assert 2 <= peak <= 6
     for part in (f"of {WORKERS} workers run at once", "Resource temporarily unavailable", "hint: lower"):
         assert part in text
 
@@ -107,16 +118,18 @@ def test_a_user_with_few_processes_gets_all_batches(trainers: Trainers) -> None:
         )
         got = numbers(loader)
         reduced = [event for event in events if event.name == "workers_reduced"]
-        say([got == wanted, [event.details["workers"] for event in reduced]])
+        peak = loader.report().resources["processes"].peak
+        say([got == wanted, [event.details["workers"] for event in reduced], peak])
         """
     )
     if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
         pytest.skip("torch before 2.6 waits forever in set_num_threads for a refused thread")
 
-    is_same, workers = trainers.answer(program, seconds=300)
+    is_same, workers, peak = trainers.answer(program, seconds=300)
 
     assert is_same
     assert 1 <= workers[0] < WORKERS
+    assert 2 <= peak <= 8
 
 
 DOUBLE = """
@@ -228,6 +241,38 @@ def test_calls_that_do_not_fit_into_memory_together_take_turns(trainers: Trainer
     assert results == mapped == list(range(16))
 
 
+@pytest.mark.alone
+def test_native_samples_that_do_not_fit_into_memory_together_take_turns(
+    trainers: Trainers, memory: Cgroup, tmp_path: Path
+) -> None:
+    # One sample takes 256 MB; 16 threads read ahead.
+    program = with_opening(
+        """
+        (Path(arguments[0]) / "cgroup.procs").write_text(str(os.getpid()))
+        first = Path(arguments[1]) / "00"
+        with first.open("wb") as file:
+            file.truncate(256_000_000)
+        for number in range(1, 12):
+            os.link(first, Path(arguments[1]) / f"{number:02}")
+        paths = sorted(Path(arguments[1]).iterdir())
+        loader = fl.files(paths).batch(1, index=True).loader(threads=4, readers=16)
+        got = []
+        for batch in loader:
+            got.append((int(batch["index"][0]), len(bytes(batch["bytes"].view(0)))))
+            del batch
+        used = loader.report().resources["memory"]
+        say([got, used.peak, used.budget])
+        """
+    )
+
+    memory.limit(1000 << 20)
+    got, peak, budget = trainers.answer(program, memory, tmp_path, seconds=300)
+
+    assert got == [[index, 256_000_000] for index in range(12)]
+    # The sample that is waited for takes its memory in any case, and its batch too.
+    assert 256_000_000 <= peak <= budget + 2 * 257_000_000
+
+
 # ---- descriptors ----
 
 
@@ -250,14 +295,16 @@ def test_a_data_set_that_leaks_descriptors_is_loaded_by_fresh_workers(
         loader = DataLoader(Leaks(), 12, num_workers=2, faults={policy})
         got = [int(index) for batch in loader for index in batch]
         causes = sorted({{death.cause for death in loader.deaths}})
+        files = loader.report().resources["worker_files"]
         say([got == list(range(600)), loader.report().skipped, causes,
-             loader.deaths[0].certificate if loader.deaths else ""])
+             loader.deaths[0].certificate if loader.deaths else "", files.peak, files.budget])
         """
     )
 
-    is_right, skipped, causes, text = trainers.answer(program, seconds=300)
+    is_right, skipped, causes, text, peak, budget = trainers.answer(program, seconds=300)
 
     assert is_right
+    assert 12 < peak <= budget == limit
     assert skipped == 0
     assert causes in ([], ["limit of the system"])
     if causes:
@@ -265,18 +312,44 @@ def test_a_data_set_that_leaks_descriptors_is_loaded_by_fresh_workers(
             assert part in text
 
 
-def test_a_pipeline_whose_functions_leak_descriptors_is_loaded_by_fresh_workers(trainers: Trainers) -> None:
+@pytest.mark.parametrize("limit", [64, 128, 256])
+def test_a_pipeline_whose_functions_leak_descriptors_is_loaded_by_fresh_workers(
+    trainers: Trainers, limit: int
+) -> None:
     program = with_opening(
-        """
+        f"""
         kept = []
         def leak(sample):
             kept.append(open("/dev/null"))
             return sample
 
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        loader = fl.arrays({"number": np.arange(600)}).map(leak).batch(12).loader(workers=2)
+        resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
+        loader = fl.arrays({{"number": np.arange(600)}}).map(leak).batch(12).loader(workers=2)
         got = np.concatenate([batch["number"] for batch in loader]).tolist()
+        files = loader.report().resources["worker_files"]
         loader.close()
+        say([got == list(range(600)), files.peak, files.budget])
+        """
+    )
+
+    is_right, peak, budget = trainers.answer(program, seconds=300)
+
+    assert is_right
+    assert 12 < peak <= budget == limit
+
+
+@pytest.mark.parametrize("limit", [64, 128, 256])
+def test_calls_that_leak_descriptors_are_made_by_fresh_workers(trainers: Trainers, limit: int) -> None:
+    program = with_opening(
+        f"""
+        kept = []
+        def leak(number):
+            kept.append(open("/dev/null"))
+            return number
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
+        with fl.Executor(2) as pool:
+            got = list(pool.map(leak, range(600), chunksize=12))
         say(got == list(range(600)))
         """
     )

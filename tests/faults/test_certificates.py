@@ -206,9 +206,9 @@ class Exit:
 def test_a_worker_that_exits_is_reported_with_its_exit_code(tmp_path: Path) -> None:
     death = only_death(tmp_path, Exit())
 
-    assert (death.cause, death.is_certain) == ("ended by itself", True)
+    assert (death.cause, death.is_certain) == ("exited", True)
     assert (death.signal, death.exit_code) == (None, 3)
-    assert_mentions(death, "exit code 3", "sample 22", "os._exit(3)")
+    assert_mentions(death, "exited with code 3", "sample 22", "os._exit(3)")
 
 
 # ---- descriptors that code in a worker closes ----
@@ -577,5 +577,5 @@ def test_the_report_counts_deaths_by_their_cause(tmp_path: Path) -> None:
     list(loader)
 
     report = loader.report()
-    assert report.workers_lost == {"ended by itself": 1, "crash in native code": 1}
+    assert report.workers_lost == {"exited": 1, "crash in native code": 1}
     assert len(report.deaths) == 2

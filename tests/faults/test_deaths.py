@@ -53,7 +53,7 @@ def warned(run: Callable[[], Any]) -> tuple[Any, list[warnings.WarningMessage]]:
 
 
 def how(way: str) -> str:
-    return f"exit code {way.split()[1]}" if way.startswith("exit") else way
+    return f"exited with code {way.split()[1]}" if way.startswith("exit") else way
 
 
 class DiesCollating:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import feedline as fl
 import pytest
 import torch
+from feedline import _native
 from feedline.torch import DataLoader
 
 from faults.interrupts import FRONTS, SAMPLES, Alarm, Interrupter, Numbers, arrays, batches, numbers_of, same
@@ -133,7 +135,7 @@ def test_dropping_results_does_not_wait_for_running_calls(tmp_path: Path) -> Non
     assert eventually(lambda: not pool.thread.is_alive())
 
 
-def test_a_checkpoint_after_an_interrupt_does_not_count_the_pending_batch() -> None:
+def test_a_state_after_an_interrupt_does_not_count_the_pending_batch() -> None:
     wanted = [numbers_of(batch) for batch in arrays().batch(4).loader()]
     for front in ("native", "map"):
         make = FRONTS[front][0]
@@ -142,7 +144,7 @@ def test_a_checkpoint_after_an_interrupt_does_not_count_the_pending_batch() -> N
                 epoch = iter(loader)
                 seen = [numbers_of(next(epoch))]
                 interrupted = Interrupter(first, 10**9).next(epoch) is Alarm
-                resumed.resume(loader.checkpoint())
+                resumed.load_state_dict(loader.state_dict())
                 seen += [numbers_of(batch) for batch in resumed]
                 assert seen == (wanted if interrupted else [wanted[0], *wanted[2:]])
 
@@ -212,3 +214,29 @@ def test_calling_next_inside_next_is_an_error() -> None:
     next(epochs[0])
     with pytest.raises(RuntimeError, match="already producing a batch"):
         next(epochs[0])
+
+
+def test_the_thread_that_forked_is_the_main_thread_of_the_child() -> None:
+    class Wrapped(_native.BatchIterator):
+        """Whether handlers of signals are wrapped while a batch is produced, as in the main thread."""
+
+        _confirm = None
+
+        def _produce(self) -> bool:
+            return signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert next(Wrapped())
+    found: list[Any] = []
+
+    def fork() -> None:
+        found.append(next(Wrapped()))
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if next(Wrapped()) else 1)
+        found.append(os.waitpid(pid, 0)[1])
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join(60)
+    assert found == [False, 0]

@@ -135,7 +135,7 @@ def test_epochs_are_the_same_with_workers_killed_at_random_moments(kind: str) ->
     chance = python_random.Random(5)
     wanted = expected(kind, 60)
     with pipeline(kind, count=60).loader(workers=3, max_deaths=10_000) as loader:
-        start = loader.checkpoint()
+        start = loader.state_dict()
         is_over = threading.Event()
         # Three deaths before a worker has started end the run, and on a busy machine starting takes long.
         kills: Counter[int] = Counter()
@@ -160,7 +160,7 @@ def test_epochs_are_the_same_with_workers_killed_at_random_moments(kind: str) ->
             passes = itertools.count(1)
 
             def is_enough() -> bool:
-                loader.resume(start)
+                loader.load_state_dict(start)
                 assert is_same(loader, wanted)
                 return next(passes) >= 8 and bool(loader.deaths)
 

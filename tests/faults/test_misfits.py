@@ -13,8 +13,8 @@ import feedline as fl
 import numpy as np
 import pytest
 import torch
-from feedline._torch.collatable import Fitting
-from feedline._torch.random_state import Draws
+from feedline._torch.collatable import CollateCheck
+from feedline._torch.random_state import GeneratorStates
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
@@ -78,7 +78,7 @@ def reasons(loader: DataLoader[Any]) -> dict[Any, str]:
 
 
 def blamed(samples: list[Any], collate: Callable[[Any], Any] = default_collate) -> dict[int, str]:
-    return {found.offset: found.text for found in Fitting(collate, Draws()).misfits(samples)}
+    return {found.offset: found.text for found in CollateCheck(collate, GeneratorStates()).misfits(samples)}
 
 
 # ---- which sample is blamed ----
@@ -164,7 +164,7 @@ def test_of_two_equal_groups_the_one_that_collates_then_the_earlier_batches_deci
         0: "gives a tensor of shape (2,), the other gives (3,)",
         1: "gives a tensor of shape (3,), the other gives (2,)",
     }
-    fitting = Fitting(default_collate, Draws())
+    fitting = CollateCheck(default_collate, GeneratorStates())
     fitting.remember([torch.zeros(3)])
     assert [found.offset for found in fitting.misfits([torch.zeros(2), torch.zeros(3)])] == [0]
     assert "unlike earlier samples" in fitting.misfits([object()])[0].text

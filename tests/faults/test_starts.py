@@ -61,7 +61,7 @@ def test_a_worker_that_always_dies_while_starting_ends_the_run(way: str) -> None
     assert {death.stage for death in loader.deaths} == {"starting"}
     for death in loader.deaths:
         assert f"pid {death.pid}" in str(caught.value)
-    assert str(caught.value).count(way if way == "SIGSEGV" else f"exit code {way[-1]}") == 3
+    assert str(caught.value).count(way if way == "SIGSEGV" else f"exited with code {way[-1]}") == 3
     assert "hint" in str(caught.value)
 
 

@@ -20,7 +20,7 @@ FAMILIES = {
     "kills": "workers and zygotes are killed or stopped while batches are loaded",
     "interrupts": "a signal handler raises at a random step of next()",
     "pools": "data sets and functions fork and start pools of their own",
-    "tampering": "checkpoints, indices, manifests and lists of excluded samples are changed",
+    "tampering": "states, indices, manifests and lists of excluded samples are changed",
     "sizes": "sizes in files lie, in a memory cgroup",
     "shards": "shards and pictures are corrupted",
     "names": "files, classes, members and columns have hostile names",

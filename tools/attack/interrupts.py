@@ -87,7 +87,7 @@ def called(draws: Random) -> Counter[str]:
 
 
 def resumed(draws: Random) -> Counter[str]:
-    """Takes a checkpoint after an interrupt, which must not count the batch as delivered."""
+    """Takes a state after an interrupt, which must not count the batch as delivered."""
     front = draws.choice(["native", "map", "map in threads"])
     make = FRONTS[front][0]
     with make() as calm:
@@ -97,7 +97,7 @@ def resumed(draws: Random) -> Counter[str]:
         epoch = iter(loader)
         seen = [numbers_of(next(epoch)) for _ in range(before)]
         is_interrupted = Interrupter(first, NEVER).next(epoch) is Alarm
-        later.resume(loader.checkpoint())
+        later.load_state_dict(loader.state_dict())
         seen += [numbers_of(batch) for batch in later]
     right = wanted if is_interrupted else [*wanted[:before], *wanted[before + 1 :]]
     expect(seen == right, f"{front}, a signal at step {first} of batch {before}: {seen}\nand not {right}")

@@ -27,7 +27,7 @@ def attack(draws: Random, folder: Path) -> Counter[str]:
     """Changes each kind of file several times."""
     counts: Counter[str] = Counter()
     tamper: list[Callable[[Random, Path], Counter[str]]]
-    tamper = [checkpoints, indices, manifests, exclusions, quarantines]
+    tamper = [states, indices, manifests, exclusions, quarantines]
     for number, change in enumerate(tamper * 4):
         place = folder / str(number)
         place.mkdir()
@@ -49,11 +49,11 @@ def samples(draws: Random) -> tuple[Any, int]:
     return pipeline, count
 
 
-# ---- checkpoints ----
+# ---- states ----
 
 
-def checkpoints(draws: Random, folder: Path) -> Counter[str]:
-    """Changes a checkpoint, which must be rejected. One with a valid checksum may resume elsewhere, but must
+def states(draws: Random, folder: Path) -> Counter[str]:
+    """Changes a state, which must be rejected. One with a valid checksum may resume elsewhere, but must
     deliver correct samples."""
     source, count = samples(draws)
     pipeline = source.batch(draws.randint(1, 7), index=True, drop_last=draws.random() < 0.2)
@@ -61,20 +61,24 @@ def checkpoints(draws: Random, folder: Path) -> Counter[str]:
         epoch = iter(loader)
         for _ in range(draws.randrange(len(loader) + 1)):
             next(epoch, None)
-        good = loader.checkpoint()
+        good = loader.state_dict()
         # After the last batch comes the next epoch.
         rest = [batch["index"].tolist() for batch in epoch] or [batch["index"].tolist() for batch in loader]
     forges = draws.random() < 0.5
-    changed = damage_json(draws, good)
+    text = damage_json(draws, json.dumps(good, separators=(",", ":")))
     if forges:
-        changed = with_checksum(changed)
-    what = f"{pipeline!r}, checkpoint\n{good}\nchanged to\n{changed[:1000]}"
+        text = with_checksum(text)
+    what = f"{pipeline!r}, state\n{good}\nchanged to\n{text[:1000]}"
+    try:
+        changed = json.loads(text)
+    except (ValueError, RecursionError):
+        return Counter({"states": 1, "refused": 1})
     with pipeline.loader(threads=1) as resumed, only_clean_errors(what) as raised:
-        resumed.resume(changed)
+        resumed.load_state_dict(changed)
     if raised:
-        return Counter({"checkpoints": 1, "refused": 1})
+        return Counter({"states": 1, "refused": 1})
     with pipeline.loader(threads=1) as resumed, only_clean_errors(what) as raised:
-        resumed.resume(changed)
+        resumed.load_state_dict(changed)
         seen = [check_rows(batch, what) for batch in resumed]
         if not forges:
             expect(seen == rest, f"{what}\nthe batches are {seen}\nand not {rest}")
@@ -82,11 +86,11 @@ def checkpoints(draws: Random, folder: Path) -> Counter[str]:
         expect(len(set(flat)) == len(flat) <= count, f"{what}\nsamples were delivered twice: {seen}")
         whole = [index for batch in resumed for index in check_rows(batch, what)]
         expect(len(set(whole)) == len(whole), f"{what}\nthe epoch after it has samples twice: {whole}")
-    return Counter({"checkpoints": 1, "refused": len(raised)})
+    return Counter({"states": 1, "refused": len(raised)})
 
 
 def with_checksum(text: str) -> str:
-    """The same checkpoint with the checksum that Feedline would write."""
+    """The same state with the checksum that Feedline would write."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):

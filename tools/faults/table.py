@@ -161,7 +161,8 @@ def reported(run: Run, failure: str) -> str:
         if run.warned:
             # Rounded to tens of seconds: a busy machine is slow to start.
             text += f"; warned after {10 * (run.warned[0][0] // 10)} s: {shown(run.warned[0][1])}"
-            text += "; names the deadline= that would end it" if "deadline=" in run.warned[0][1] else ""
+            if "; with deadline=" in run.warned[0][1]:
+                text += "; names the deadline= that would end it"
         return text
     result = run.result
     if result is None:

@@ -62,7 +62,7 @@ macro_rules! pages {
 pages! {
     InvalidArgument: "FL101",
     InvalidSource: "FL102",
-    CheckpointMismatch: "FL103",
+    StateMismatch: "FL103",
     NotPicklable: "FL104",
     SourceUnavailable: "FL105",
     Read: "FL201",

@@ -67,15 +67,15 @@ impl IndexCommand {
             check_names(found.shards.values().flatten(), manifest)?;
             check_target(manifest)?;
         }
-        let keep = if self.beside { IndexStorage::Beside } else { cache() };
+        let storage = if self.beside { IndexStorage::Beside } else { cache() };
         let mut rows = Vec::new();
         for (format, paths) in found.shards {
-            rows.extend(self.index(format, paths, &keep)?);
+            rows.extend(self.index(format, paths, &storage)?);
         }
         let corrupt: usize = rows.iter().map(|row| row.index.corrupt_spans().len()).sum();
         // Checked at the end: if stdout cannot be written, the manifest is still useful.
         let printed = print_table(&rows);
-        match &keep {
+        match &storage {
             IndexStorage::Folder(folder) => {
                 print_note(format_args!("indices are saved in {}", escape::path(folder)))
             }
@@ -99,16 +99,21 @@ impl IndexCommand {
         Ok(i32::from(corrupt > 0))
     }
 
-    fn index(&self, format: Format, paths: Vec<PathBuf>, keep: &IndexStorage) -> Result<Vec<Row>> {
+    fn index(
+        &self,
+        format: Format,
+        paths: Vec<PathBuf>,
+        storage: &IndexStorage,
+    ) -> Result<Vec<Row>> {
         let container = self.paths.reading.container(format, &paths)?;
         let reuse = if self.fresh { Reuse::Nothing } else { Reuse::Fitting };
-        let made = indices(&paths, &container, keep, reuse)?;
+        let made = indices(&paths, &container, storage, reuse)?;
         let rows = paths.into_iter().zip(made).map(|(path, made)| {
             let made = made?;
-            match made.save_error {
-                Some(error) => {
-                    Err(error.with_hint("set FEEDLINE_CACHE to a writable folder, or use --beside"))
-                }
+            match made.unsaved {
+                Some(unsaved) => Err(unsaved
+                    .into_error()
+                    .with_hint("set FEEDLINE_CACHE to a writable folder, or use --beside")),
                 None => Ok(Row { path, index: made.index, is_new: made.is_new }),
             }
         });

@@ -13,6 +13,7 @@ mod manifest;
 mod report;
 mod shards;
 mod show;
+mod state;
 mod tokens;
 mod verify;
 
@@ -36,6 +37,7 @@ use clap::{Parser, Subcommand};
         feedline verify data/              read a whole data set, and list bad samples\n  \
         feedline show a.tfrecord:17        print a record\n  \
         feedline index data/               index the records of shards beforehand\n  \
+        feedline state loader.json         what the saved state of a loader contains\n  \
         feedline convert photos/ shards/ --to tar\n\n\
         Exit codes: 0 good, 1 found faults that were not expected, 2 could not run."
 )]
@@ -51,6 +53,7 @@ enum Command {
     Explain(explain::Explain),
     Index(index::IndexCommand),
     Show(show::Show),
+    State(state::State),
     Verify(verify::Verify),
     Convert(convert::Convert),
 }
@@ -81,6 +84,7 @@ where
         Command::Explain(explain) => explain.run(),
         Command::Index(index) => index.run(),
         Command::Show(show) => show.run(),
+        Command::State(state) => state.run(),
         Command::Verify(verify) => verify.run(),
         Command::Convert(convert) => convert.run(),
     };

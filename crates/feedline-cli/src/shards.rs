@@ -31,17 +31,17 @@ pub(crate) fn cache() -> IndexStorage {
 pub(crate) fn indices(
     paths: &[PathBuf],
     container: &Container,
-    keep: &IndexStorage,
+    storage: &IndexStorage,
     reuse: Reuse,
 ) -> Result<Vec<Result<BuiltIndex>>> {
     let sizes: Vec<u64> = paths.iter().map(|path| size(path)).collect();
     let total = sizes.iter().sum();
     let progress = Progress::counting("scanning shards", total, Unit::Bytes);
     let work: Vec<_> = paths.iter().cloned().zip(sizes).collect();
-    let (container, keep) = (container.clone(), keep.clone());
+    let (container, storage) = (container.clone(), storage.clone());
     let threads = (processors() * 2).min(SCANNERS);
     share(work, threads, progress, move |_: &mut (), (path, size), done| {
-        let made = Index::make(path, &container, &keep, reuse);
+        let made = Index::make(path, &container, &storage, reuse);
         done.add(*size);
         made
     })

@@ -194,7 +194,7 @@ kinds! {
     WorkerDied {
         name: "WorkerDiedError",
         code: "FL401",
-        hint: "leave on_death=\"replace\" as it is, and dead workers are replaced",
+        hint: "set on_death=\"replace\" (the default) to restart dead workers; skip a sample that kills with faults=FaultPolicy(action=\"skip\")",
         example: "worker 3 (pid 4711) was killed by SIGKILL at sample 48213, offset 5 of batch 1506"
     },
     TooManyDeaths {
@@ -209,11 +209,11 @@ kinds! {
         hint: "lower num_workers, or raise the limit of processes with ulimit -u",
         example: "the system refused a process for worker 5: Resource temporarily unavailable"
     },
-    CheckpointMismatch {
-        name: "CheckpointMismatchError",
+    StateMismatch {
+        name: "StateMismatchError",
         code: "FL103",
-        hint: "resume with the same data and settings, or start from the beginning",
-        example: "the checkpoint was made with 1000 samples, the source has 900"
+        hint: "load it with the same data and settings, or with strict=False if you know that it fits",
+        example: "the state does not fit this loader: number of samples: 1000 in the state, 900 here"
     },
     Internal {
         name: "InternalError",
@@ -260,7 +260,7 @@ impl Kind {
             | Kind::NotPicklable
             | Kind::TooManyDeaths
             | Kind::WorkerNotStarted
-            | Kind::CheckpointMismatch
+            | Kind::StateMismatch
             | Kind::Internal => false,
         }
     }

@@ -80,6 +80,15 @@ pub enum Event {
         /// The first of them.
         path: String,
     },
+    /// Indices of shards could not be saved, so that the next run has to scan these shards again.
+    IndexNotSaved {
+        /// Number of shards.
+        shards: u64,
+        /// Where the first of them was to be saved.
+        path: String,
+        /// The system error.
+        why: String,
+    },
     /// A fault ends the run: its action is to raise, or there were too many.
     RunStopped {
         /// The last fault.
@@ -200,6 +209,17 @@ pub enum Event {
         /// Number of dropped events.
         count: u64,
     },
+    /// Another number of workers runs at once.
+    WorkersChanged {
+        /// Whether these are more than before.
+        is_more: bool,
+        /// Its log level.
+        level: Level,
+        /// How many, and why.
+        text: String,
+        /// Details for programs.
+        details: Value,
+    },
     /// An event that a front defines.
     Custom {
         /// Its name.
@@ -260,6 +280,7 @@ impl Event {
             Event::SamplesRepeated { .. } => "samples_repeated",
             Event::SamplesExcluded { .. } => "samples_excluded",
             Event::EmptyShardsFound { .. } => "empty_shards_found",
+            Event::IndexNotSaved { .. } => "index_not_saved",
             Event::RunStopped { .. } => "run_stopped",
             Event::CallFailed(_) => "call_failed",
             Event::QuarantineFailed { .. } => "quarantine_failed",
@@ -280,6 +301,8 @@ impl Event {
             Event::EpochEnded { .. } => "epoch_ended",
             Event::EpochAbandoned => "epoch_abandoned",
             Event::EventsDropped { .. } => "events_dropped",
+            Event::WorkersChanged { is_more: true, .. } => "workers_increased",
+            Event::WorkersChanged { is_more: false, .. } => "workers_reduced",
             Event::Custom { name, .. } => name,
         }
     }
@@ -304,6 +327,7 @@ impl Event {
             | Event::SampleSkipped(_)
             | Event::SampleReplaced { .. }
             | Event::EmptyShardsFound { .. }
+            | Event::IndexNotSaved { .. }
             | Event::QuarantineFailed { .. }
             | Event::SourceUnavailable { .. }
             | Event::SourceRecovered { .. }
@@ -322,7 +346,7 @@ impl Event {
                     Level::Warning
                 }
             }
-            Event::Custom { level, .. } => *level,
+            Event::WorkersChanged { level, .. } | Event::Custom { level, .. } => *level,
         }
     }
 
@@ -343,6 +367,9 @@ impl Event {
                 json!({"samples": samples})
             }
             Event::EmptyShardsFound { shards, path } => json!({"shards": shards, "path": path}),
+            Event::IndexNotSaved { shards, path, why } => {
+                json!({"shards": shards, "path": path, "why": why})
+            }
             Event::RunStopped { fault, why } => {
                 with(fault_json(fault), "why", Value::from(why.as_str()))
             }
@@ -383,7 +410,9 @@ impl Event {
             }
             Event::EpochAbandoned => json!({}),
             Event::EventsDropped { count } => json!({"count": count}),
-            Event::Custom { details, .. } => details.clone(),
+            Event::WorkersChanged { details, .. } | Event::Custom { details, .. } => {
+                details.clone()
+            }
         }
     }
 
@@ -391,7 +420,7 @@ impl Event {
     ///
     /// # Errors
     /// A message that names the missing key.
-    pub fn from_words(name: &str, details: Value) -> Result<Event, String> {
+    pub fn from_json(name: &str, details: Value) -> Result<Event, String> {
         let text = |key: &str| details.get(key).and_then(Value::as_str).map(str::to_owned);
         let needed = |key: &str| text(key).ok_or_else(|| lacks(name, key));
         let worker =
@@ -399,6 +428,10 @@ impl Event {
         let seconds = |key: &str| {
             let number = details.get(key).and_then(Value::as_f64);
             Duration::try_from_secs_f64(number.unwrap_or(0.0)).unwrap_or_default()
+        };
+        let level = || {
+            let named = text("level").and_then(|level| Level::named(&level));
+            named.unwrap_or(Level::Info)
         };
         let root = || text("root").unwrap_or_else(|| "the source".to_owned());
         Ok(match name {
@@ -431,15 +464,18 @@ impl Event {
             "batch_stalled" => {
                 Event::BatchStalled { waited: seconds("seconds_waited"), text: needed("text")? }
             }
-            other => {
-                let level = text("level").and_then(|level| Level::named(&level));
-                Event::Custom {
-                    name: other.to_owned(),
-                    level: level.unwrap_or(Level::Info),
-                    text: needed("text")?,
-                    details,
-                }
-            }
+            "workers_increased" | "workers_reduced" => Event::WorkersChanged {
+                is_more: name == "workers_increased",
+                level: level(),
+                text: needed("text")?,
+                details,
+            },
+            other => Event::Custom {
+                name: other.to_owned(),
+                level: level(),
+                text: needed("text")?,
+                details,
+            },
         })
     }
 }
@@ -481,7 +517,10 @@ impl fmt::Display for Event {
                 write!(formatter, "replaced by sample {by}: {fault}")
             }
             Event::SamplesRepeated { samples } => {
-                write!(formatter, "{samples} samples are repeated to keep the ranks even")
+                write!(
+                    formatter,
+                    "{samples} samples are repeated so that all ranks have the same number of samples"
+                )
             }
             Event::SamplesExcluded { samples } => {
                 write!(formatter, "{samples} samples are excluded")
@@ -491,6 +530,18 @@ impl fmt::Display for Event {
             }
             Event::EmptyShardsFound { shards, path } => {
                 write!(formatter, "{shards} shards have no records; the first is {path}")
+            }
+            Event::IndexNotSaved { shards, path, why } => {
+                let indices =
+                    if *shards == 1 { "the index of a shard" } else { "the indices of shards" };
+                write!(
+                    formatter,
+                    "{indices} could not be saved ({path}: {why}), so the next run scans "
+                )?;
+                match shards {
+                    1 => write!(formatter, "it again"),
+                    shards => write!(formatter, "{shards} shards again"),
+                }
             }
             Event::RunStopped { fault, why } => write!(formatter, "stopped, {why}: {fault}"),
             Event::CallFailed(fault) => write!(formatter, "{fault}"),
@@ -514,6 +565,7 @@ impl fmt::Display for Event {
             }
             Event::WorkerDied { text, .. }
             | Event::WorkerStalled { text, .. }
+            | Event::WorkersChanged { text, .. }
             | Event::Custom { text, .. } => formatter.write_str(&escape::lines(text)),
             Event::WorkerReplaced { worker } => write!(formatter, "worker {worker} was replaced"),
             Event::WorkerRenewed { worker, why } => {
@@ -564,10 +616,15 @@ mod tests {
 
     #[test]
     fn events_read_well_and_have_their_details() {
-        let event = |name: &str, details: Value| Event::from_words(name, details).unwrap();
+        let event = |name: &str, details: Value| Event::from_json(name, details).unwrap();
         let events = [
             Event::EpochStarted { epoch: 1, expected: Some(10) },
             Event::OpenFilesRaised { from: 1024, to: 4096 },
+            Event::IndexNotSaved {
+                shards: 3,
+                path: "/home/u/.cache/feedline/1.index".into(),
+                why: "No space left on device (os error 28)".into(),
+            },
             Event::SampleRetried(FaultLine { attempts: 2, ..bad() }),
             Event::SampleSkipped(bad()),
             Event::SampleReplaced { fault: bad(), by: json!(3) },
@@ -597,8 +654,8 @@ mod tests {
 
     #[test]
     fn an_event_without_a_required_key_is_refused() {
-        let refused = Event::from_words("worker_died", json!({"worker": 1, "cause": "x"}));
+        let refused = Event::from_json("worker_died", json!({"worker": 1, "cause": "x"}));
         assert_eq!(refused.unwrap_err(), "an event \"worker_died\" must have \"text\"");
-        assert!(Event::from_words("anything", json!({})).is_err());
+        assert!(Event::from_json("anything", json!({})).is_err());
     }
 }

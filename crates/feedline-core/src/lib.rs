@@ -16,7 +16,8 @@ pub mod sys;
 
 pub mod budget;
 pub mod bytes;
-pub mod checkpoint;
+pub mod fingerprint;
+pub mod run_state;
 pub mod engine;
 pub mod error;
 pub mod escape;

@@ -49,7 +49,7 @@ pub struct Report {
     pub retried: u64,
     /// Number of faults written to the quarantine file.
     pub quarantined: u64,
-    /// Number of samples delivered a second time to keep the ranks even; these are not expected.
+    /// Number of samples delivered a second time so that all ranks have the same number; these are not expected.
     pub repeated: u64,
     /// Number of samples excluded from the start; these are not expected.
     pub excluded: u64,
@@ -159,6 +159,7 @@ impl Report {
             Event::WorkerRenewed { .. } => note(&mut self.renewed, event.to_string()),
             Event::SampleSlow(slow) => self.note_slow(slow),
             Event::EmptyShardsFound { .. }
+            | Event::IndexNotSaved { .. }
             | Event::BudgetShrunk(_)
             | Event::CacheStopped { .. }
             | Event::ThreadsRefused { .. }
@@ -167,6 +168,7 @@ impl Report {
             | Event::SourceRecovered { .. }
             | Event::ZygoteRestarted { .. }
             | Event::WorkerStalled { .. }
+            | Event::WorkersChanged { .. }
             | Event::BatchStalled { .. } => note(&mut self.notes, event.to_string()),
             Event::EpochEnded { dropped, .. } => {
                 self.completed += 1;
@@ -372,7 +374,7 @@ impl Report {
         write!(formatter, "{} samples delivered", self.delivered)?;
         write!(formatter, " + {} skipped", self.skipped)?;
         if self.pending() > 0 {
-            write!(formatter, " + {} not requested", self.pending())?;
+            write!(formatter, " + {} not delivered", self.pending())?;
         }
         if self.repeated > 0 {
             write!(formatter, " - {} repeated", self.repeated)?;
@@ -555,7 +557,7 @@ mod tests {
         ]);
         report.apply(&delivered(4));
         let death = json!({"worker": 3, "cause": "out of memory", "text": "worker 3 was killed"});
-        report.apply(&Event::from_words("worker_died", death).unwrap());
+        report.apply(&Event::from_json("worker_died", death).unwrap());
         for (index, seconds) in [(1, 0.05), (2, 2.0), (3, 1.0)] {
             let stage = "worker".to_owned();
             let slow = Slow { index: json!(index), seconds, worker: Some(1), stage };

@@ -29,6 +29,16 @@ impl Random {
         bits
     }
 
+    /// Fills words with random bits.
+    pub fn fill(&mut self, words: &mut [u32]) {
+        for pair in words.chunks_mut(2) {
+            let bits = self.bits();
+            for (word, part) in pair.iter_mut().zip([bits as u32, (bits >> 32) as u32]) {
+                *word = part;
+            }
+        }
+    }
+
     /// Uniform in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
@@ -55,6 +65,19 @@ mod tests {
         assert_eq!(first(&[1, 2]), first(&[1, 2]));
         let all = [first(&[1, 2]), first(&[2, 1]), first(&[1, 3]), first(&[0, 2]), first(&[1])];
         assert!((0..5).all(|one| (0..one).all(|other| all[one] != all[other])));
+    }
+
+    #[test]
+    fn words_are_the_bits_in_order() {
+        let mut words = [0; 5];
+        Random::keyed(&[3]).fill(&mut words);
+        let mut draws = Random::keyed(&[3]);
+        let (first, second) = (draws.bits(), draws.bits());
+        assert_eq!(
+            words[..4],
+            [first as u32, (first >> 32) as u32, second as u32, (second >> 32) as u32]
+        );
+        assert_ne!(words[4], 0);
     }
 
     #[test]

@@ -2,18 +2,20 @@
 //! become batches and offsets in them, and results of samples come together.
 
 use feedline_core::engine::{
-    self, BadSlot, BatchPlan, Engine, EpochSettings, Finished, Membership, Moves, Order, Outcome,
-    PolicyAction, Position, Standing, UnfinishedBatch,
+    self, BadSlot, BatchPlan, Engine, EpochSettings, FaultCounts, Finished, Membership, Moves,
+    Order, Outcome, PolicyAction, UnfinishedBatch,
 };
 use feedline_core::error::{Error, Kind};
+use feedline_core::loader;
 use feedline_core::random::Random;
 use pyo3::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::errors::raise;
-use crate::faults::Policy;
+use crate::faults::{Ledger, Policy};
+use crate::position::{PositionNumbers, Positions, position_of};
 
 /// What becomes of the slot of a skipped sample.
 #[pyclass(module = "feedline._native", frozen, eq, eq_int, from_py_object)]
@@ -129,18 +131,19 @@ pub(crate) struct BatchEngine(Mutex<Batches>);
 
 struct Batches {
     engine: Engine,
-    /// The first slot and the size of each batch that is not settled.
-    planned: VecDeque<(u64, u64)>,
+    ledger: Arc<loader::Ledger>,
+    /// The batches that are not settled.
+    planned: VecDeque<PlannedBatch>,
     /// The number of the first one of these.
     settled: u64,
     /// The number of the next batch that is ordered.
     ordered: u64,
     slots: u64,
-    made: BTreeMap<u64, Made>,
     /// The slots of faults that were not judged yet, by name.
     faults: BTreeMap<u64, u64>,
     /// Batches that are to be completed.
     changed: BTreeSet<u64>,
+    positions: Positions,
 }
 
 /// What is in the place of a sample of a batch.
@@ -152,9 +155,12 @@ enum Place {
     Given,
 }
 
-/// What is known about a batch that was ordered.
+/// What is known about a batch.
 #[derive(Default)]
-struct Made {
+struct PlannedBatch {
+    /// Its first slot, and how many it has.
+    first: u64,
+    size: u64,
     awaited: Vec<Order>,
     /// By offset, what is not the batch's own sample.
     places: BTreeMap<u64, Place>,
@@ -168,18 +174,25 @@ struct Made {
 #[pymethods]
 impl BatchEngine {
     /// `has_end` says that the plan can be read to its end when that is needed. `ahead` batches are made at a time.
+    /// An epoch that is continued has a number of `batches` that are settled, and the position behind them.
     #[new]
-    #[pyo3(signature = (policy, *, epoch, drop_last, fill, has_end, ahead))]
+    #[pyo3(signature = (policy, ledger, *, epoch, drop_last, fill, has_end, ahead, batches = 0, position = None))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn new(
         policy: &Policy,
+        ledger: &Ledger,
         epoch: u64,
         drop_last: bool,
         fill: Fill,
         has_end: bool,
         ahead: u64,
+        batches: u64,
+        position: Option<PositionNumbers>,
     ) -> BatchEngine {
+        let position = position.map(position_of).unwrap_or_default();
         let settings = EpochSettings {
-            samples: 0,
+            samples: position.slot,
+            epoch_samples: None,
             batch_size: 0,
             plan: if has_end { BatchPlan::Given } else { BatchPlan::Open },
             moves: Moves::Remade { ahead },
@@ -197,21 +210,22 @@ impl BatchEngine {
             epoch,
         };
         BatchEngine(Mutex::new(Batches {
-            engine: Engine::new(settings, Position::default()),
+            slots: position.slot,
+            positions: Positions::from(batches, position.clone()),
+            engine: Engine::new(settings, position),
+            ledger: Arc::clone(&ledger.0),
             planned: VecDeque::new(),
-            settled: 0,
-            ordered: 0,
-            slots: 0,
-            made: BTreeMap::new(),
+            settled: batches,
+            ordered: batches,
             faults: BTreeMap::new(),
             changed: BTreeSet::new(),
         }))
     }
 
-    /// The next batch has this many samples; if it is the last one, these may be fewer than it should have.
-    #[pyo3(signature = (samples, *, is_short = false))]
-    fn plan(&self, samples: u64, is_short: bool) {
-        self.lock().plan(samples, is_short);
+    /// The next batch has `samples` samples, of which the account expects `expected`. If it is the last one, these
+    /// may be fewer than it should have.
+    fn plan(&self, samples: u64, expected: u64, is_short: bool) {
+        self.lock().plan(samples, expected, is_short);
     }
 
     /// There are no more batches.
@@ -228,28 +242,47 @@ impl BatchEngine {
     }
 
     /// Both at once.
-    #[pyo3(signature = (samples, *, is_short = false))]
-    fn plan_and_order(&self, samples: u64, is_short: bool) -> Option<(u64, u64)> {
+    fn plan_and_order(&self, samples: u64, expected: u64, is_short: bool) -> Option<(u64, u64)> {
         let mut batches = self.lock();
-        batches.plan(samples, is_short);
+        batches.plan(samples, expected, is_short);
         batches.order()
     }
 
     /// The result of a batch: it was made but for the samples that are bad. If it is collated, it is without them.
+    /// Returns None if all that is to be done is to hand over this batch, as for nearly all of them.
     fn add_result(
         &self,
         batch: u64,
         bad: Vec<PyRef<'_, BadSample>>,
         is_collated: bool,
-    ) -> Vec<Action> {
+    ) -> Option<Vec<Action>> {
         let bad: Vec<BadSample> = bad.iter().map(|bad| **bad).collect();
-        self.lock().add_result(batch, &bad, is_collated)
+        let actions = self.lock().add_result(batch, &bad, is_collated);
+        match actions[..] {
+            [Action::Deliver { batch: delivered, .. }] if delivered == batch => None,
+            _ => Some(actions),
+        }
+    }
+
+    /// The consumer has a batch: the position is the one behind it, and the ledger counts it. One native call, so that
+    /// no signal handler can run in between.
+    fn delivered(&self, batch: u64, samples: u64, waited_seconds: f64) {
+        let waited = Duration::try_from_secs_f64(waited_seconds).unwrap_or_default();
+        let mut batches = self.lock();
+        batches.positions.deliver(batch);
+        batches.ledger.delivered(samples, waited);
+    }
+
+    /// How many batches are settled as the consumer sees it, and the position behind them.
+    #[getter]
+    fn position(&self) -> (u64, PositionNumbers) {
+        self.lock().positions.delivered()
     }
 }
 
 impl BatchEngine {
     /// What the limit of the policy depends on.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> FaultCounts {
         self.lock().engine.standing().clone()
     }
 
@@ -258,16 +291,35 @@ impl BatchEngine {
     }
 }
 
+impl PlannedBatch {
+    /// It is made, or made again, with these samples of its own.
+    fn begin(&mut self, awaited: Vec<Order>) {
+        let PlannedBatch { first, size, .. } = *self;
+        let empty = awaited.len() as u64..size;
+        let places = empty.map(|offset| (offset, Place::Empty)).collect();
+        *self = PlannedBatch { first, size, awaited, places, ..PlannedBatch::default() };
+    }
+}
+
 impl Batches {
     /// The batch with a slot, and its first slot.
     fn batch_of(&self, slot: u64) -> (u64, u64) {
-        let at = self.planned.partition_point(|(first, _)| *first <= slot).saturating_sub(1);
-        let first = self.planned.get(at).map_or(0, |(first, _)| *first);
+        let at = self.planned.partition_point(|batch| batch.first <= slot).saturating_sub(1);
+        let first = self.planned.get(at).map_or(0, |batch| batch.first);
         (self.settled + at as u64, first)
     }
 
-    fn plan(&mut self, samples: u64, is_short: bool) {
-        self.planned.push_back((self.slots, samples));
+    /// A batch that is not settled.
+    fn planned(&mut self, batch: u64) -> Option<&mut PlannedBatch> {
+        self.planned.get_mut(batch.checked_sub(self.settled)? as usize)
+    }
+
+    fn plan(&mut self, samples: u64, expected: u64, is_short: bool) {
+        if expected > 0 {
+            self.ledger.expect(expected);
+        }
+        let planned = PlannedBatch { first: self.slots, size: samples, ..PlannedBatch::default() };
+        self.planned.push_back(planned);
         self.slots += samples;
         if is_short {
             return self.engine.plan_short(samples);
@@ -277,9 +329,10 @@ impl Batches {
 
     fn order(&mut self) -> Option<(u64, u64)> {
         let batch = self.ordered;
-        let (first, size) = *self.planned.get((batch - self.settled) as usize)?;
-        let mut awaited = Vec::with_capacity(size as usize);
-        while self.engine.next_slot().is_some_and(|slot| slot < first + size) {
+        let planned = self.planned.get_mut((batch - self.settled) as usize)?;
+        let end = planned.first + planned.size;
+        let mut awaited = Vec::with_capacity(planned.size as usize);
+        while self.engine.next_slot().is_some_and(|slot| slot < end) {
             awaited.extend(self.engine.next_order());
         }
         let samples = awaited.len() as u64;
@@ -287,22 +340,17 @@ impl Batches {
             return None;
         }
         self.ordered += 1;
-        self.begin(batch, size, awaited);
+        planned.begin(awaited);
         Some((batch, samples))
-    }
-
-    fn begin(&mut self, batch: u64, size: u64, awaited: Vec<Order>) {
-        let own = awaited.len() as u64;
-        let places = (own..size).map(|offset| (offset, Place::Empty)).collect();
-        self.made.insert(batch, Made { awaited, places, ..Made::default() });
     }
 
     fn add_result(&mut self, batch: u64, bad: &[BadSample], is_collated: bool) -> Vec<Action> {
         let mut actions = Vec::new();
-        let at = batch.checked_sub(self.settled).and_then(|at| self.planned.get(at as usize));
-        let (Some((first, _)), Some(made)) = (at.copied(), self.made.get_mut(&batch)) else {
+        let at = batch.checked_sub(self.settled);
+        let Some(made) = at.and_then(|at| self.planned.get_mut(at as usize)) else {
             return Vec::new();
         };
+        let first = made.first;
         made.is_collated = is_collated;
         self.faults.extend(bad.iter().map(|bad| (bad.fault, first + bad.offset)));
         let awaited = std::mem::take(&mut made.awaited);
@@ -324,7 +372,7 @@ impl Batches {
     }
 
     fn finish(&mut self, batch: u64, first: u64, unfinished: UnfinishedBatch) {
-        let made = self.made.entry(batch).or_default();
+        let Some(made) = self.planned.get_mut((batch - self.settled) as usize) else { return };
         if !made.bad.is_empty() {
             let bad = std::mem::take(&mut made.bad);
             self.engine.finished(unfinished.number, Finished::Bad(bad));
@@ -334,9 +382,7 @@ impl Batches {
             let offsets: BTreeSet<_> =
                 unfinished.samples.iter().map(|(slot, _)| slot - first).collect();
             made.unfinished = Some(unfinished);
-            let at = (batch - self.settled) as usize;
-            let size = self.planned.get(at).map_or(0, |(_, size)| *size);
-            let empty = (0..size).filter(|offset| !offsets.contains(offset));
+            let empty = (0..made.size).filter(|offset| !offsets.contains(offset));
             made.places.extend(empty.map(|offset| (offset, Place::Empty)));
             self.changed.insert(batch);
         }
@@ -345,10 +391,12 @@ impl Batches {
     /// Decides what can be decided, in terms of batches.
     fn decide(&mut self, mut actions: Vec<engine::EpochAction>) -> Vec<Action> {
         let mut issued = Vec::new();
+        let mut decided = Vec::new();
         loop {
             self.engine.advance(&mut actions);
             let mut is_finished = false;
-            for action in std::mem::take(&mut actions) {
+            std::mem::swap(&mut actions, &mut decided);
+            for action in decided.drain(..) {
                 is_finished |= matches!(action, engine::EpochAction::Finish(_));
                 self.translate(action, &mut issued);
             }
@@ -358,7 +406,7 @@ impl Batches {
         }
         self.settle_below(self.engine.settled_below(), &mut issued);
         for batch in std::mem::take(&mut self.changed) {
-            issued.extend(self.made.get(&batch).map(|made| amended(batch, &made.places)));
+            issued.extend(self.planned(batch).map(|made| amended(batch, &made.places)));
         }
         issued
     }
@@ -392,6 +440,7 @@ impl Batches {
                 let (batch, first) = self.batch_of(slot);
                 self.settle_below(first, issued);
                 self.forget_first();
+                self.positions.add(batch, delivered.position);
                 issued.push(Action::Deliver { batch, samples: delivered.samples.len() as u64 });
             }
             // What is judged in order is not cancelled.
@@ -405,7 +454,7 @@ impl Batches {
 
     /// Nothing is delivered of batches that are settled and were not delivered.
     fn settle_below(&mut self, slot: u64, issued: &mut Vec<Action>) {
-        while self.planned.front().is_some_and(|(first, size)| first + size <= slot) {
+        while self.planned.front().is_some_and(|batch| batch.first + batch.size <= slot) {
             issued.push(Action::Discard { batch: self.settled });
             self.forget_first();
         }
@@ -413,20 +462,19 @@ impl Batches {
 
     fn forget_first(&mut self) {
         self.planned.pop_front();
-        self.made.remove(&self.settled);
         self.changed.remove(&self.settled);
         self.settled += 1;
         self.ordered = self.ordered.max(self.settled);
     }
 
     fn order_below(&mut self, below: u64, issued: &mut Vec<Action>) {
-        while let Some((first, size)) =
-            self.planned.get((self.ordered - self.settled) as usize).copied()
-            && first < below
+        while let Some(planned) = self.planned.get_mut((self.ordered - self.settled) as usize)
+            && planned.first < below
         {
-            let awaited: Vec<_> = (first..below.min(first + size)).map(Order::planned).collect();
+            let end = below.min(planned.first + planned.size);
+            let awaited: Vec<_> = (planned.first..end).map(Order::planned).collect();
             issued.push(Action::Order { batch: self.ordered, samples: awaited.len() as u64 });
-            self.begin(self.ordered, size, awaited);
+            planned.begin(awaited);
             self.ordered += 1;
         }
     }
@@ -449,16 +497,19 @@ impl Batches {
     /// The batch is not what has come any more.
     fn put(&mut self, slot: u64, place: Place) -> u64 {
         let (batch, first) = self.batch_of(slot);
-        self.made.entry(batch).or_default().places.insert(slot - first, place);
+        if let Some(made) = self.planned(batch) {
+            made.places.insert(slot - first, place);
+        }
         batch
     }
 
     fn make(&mut self, order: Order) {
         let batch = self.put(order.slot, Place::Fill(order.sequence));
-        let made = self.made.entry(batch).or_default();
-        made.awaited.push(order);
-        made.is_collated = false;
-        self.changed.insert(batch);
+        if let Some(made) = self.planned(batch) {
+            made.awaited.push(order);
+            made.is_collated = false;
+            self.changed.insert(batch);
+        }
     }
 
     fn move_sample(&mut self, from: u64, to: u64, issued: &mut Vec<Action>) {
@@ -466,13 +517,16 @@ impl Batches {
         if self.batch_of(to).0 == batch {
             self.put(from, Place::Empty);
             self.put(to, Place::Moved(from - first));
-            self.made.entry(batch).or_default().is_collated = false;
+            if let Some(made) = self.planned(batch) {
+                made.is_collated = false;
+            }
             self.changed.insert(batch);
             self.faults.values_mut().filter(|slot| **slot == from).for_each(|slot| *slot = to);
             return;
         }
-        let size = self.planned.get((batch - self.settled) as usize).map_or(0, |(_, size)| *size);
-        self.begin(batch, size, (first..from).map(Order::planned).collect());
+        if let Some(made) = self.planned(batch) {
+            made.begin((first..from).map(Order::planned).collect());
+        }
         let is_same = |action: &Action| matches!(action, Action::Remake { batch: other, .. } if *other == batch);
         issued.retain(|action| !is_same(action));
         issued.push(Action::Remake { batch, samples: from - first });

@@ -41,6 +41,14 @@ impl BatchIterator {
     /// Waits until no other thread produces.
     fn take_turn(&self, py: Python<'_>) -> PyResult<()> {
         let me = thread::current().id();
+        {
+            // Nearly always: then the GIL need not be given away.
+            let mut state = self.state();
+            if state.producer.is_none() {
+                state.producer = Some(me);
+                return Ok(());
+            }
+        }
         loop {
             let is_mine = py.detach(|| {
                 let mut state = self.state();

@@ -6,7 +6,7 @@ use feedline_core::sys::socket::Socket;
 use feedline_core::worker::blackbox::Activity;
 use feedline_core::worker::connection::{self, Received, Sent};
 use feedline_core::worker::wire::FrameKind;
-use pyo3::exceptions::{PyBaseException, PyBrokenPipeError, PyValueError};
+use pyo3::exceptions::{PyBaseException, PyBrokenPipeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -15,29 +15,81 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::memory::{ReceivedBuffer, Slot, slices, views};
 
-/// A request: kind, task, offset, body, buffers.
-type ReceivedTask<'py> = (u8, u64, Option<u64>, Bound<'py, PyBytes>, Bound<'py, PyList>);
+/// What the trainer requests of a worker.
+#[pyclass(module = "feedline._native", frozen, eq, eq_int)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestKind {
+    /// Run a task.
+    Task,
+    /// Begin a new epoch.
+    Resume,
+    /// End.
+    Stop,
+    /// Load one sample of a task alone.
+    Trial,
+}
 
-/// The kinds of results, in the order of their numbers in Python.
-const RESULT_KINDS: [FrameKind; 7] = [
-    FrameKind::Ready,
-    FrameKind::StartFailed,
-    FrameKind::Result,
-    FrameKind::Raised,
-    FrameKind::Exhausted,
-    FrameKind::Survived,
-    FrameKind::Faulty,
-];
+/// A request of the trainer. `offset` is that of the sample to load alone.
+#[pyclass(module = "feedline._native", frozen, get_all)]
+pub(crate) struct Request {
+    kind: RequestKind,
+    task: u64,
+    offset: Option<u64>,
+    body: Py<PyBytes>,
+    buffers: Py<PyList>,
+}
 
-/// The activities of a worker, in the order of their numbers in Python.
-const ACTIVITIES: [Activity; 6] = [
-    Activity::Starting,
-    Activity::Waiting,
-    Activity::Fetching,
-    Activity::Collating,
-    Activity::Answering,
-    Activity::Pausing,
-];
+/// What a worker answers.
+#[pyclass(module = "feedline._native", frozen, eq, eq_int, from_py_object)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResultKind {
+    Ready,
+    StartFailed,
+    Result,
+    Raised,
+    Exhausted,
+    Survived,
+    Faulty,
+}
+
+impl ResultKind {
+    fn frame_kind(self) -> FrameKind {
+        match self {
+            ResultKind::Ready => FrameKind::Ready,
+            ResultKind::StartFailed => FrameKind::StartFailed,
+            ResultKind::Result => FrameKind::Result,
+            ResultKind::Raised => FrameKind::Raised,
+            ResultKind::Exhausted => FrameKind::Exhausted,
+            ResultKind::Survived => FrameKind::Survived,
+            ResultKind::Faulty => FrameKind::Faulty,
+        }
+    }
+}
+
+/// What a worker is doing.
+#[pyclass(module = "feedline._native", frozen, eq, eq_int, from_py_object)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WorkerActivity {
+    Starting,
+    Waiting,
+    Fetching,
+    Collating,
+    Answering,
+    Pausing,
+}
+
+impl WorkerActivity {
+    fn activity(self) -> Activity {
+        match self {
+            WorkerActivity::Starting => Activity::Starting,
+            WorkerActivity::Waiting => Activity::Waiting,
+            WorkerActivity::Fetching => Activity::Fetching,
+            WorkerActivity::Collating => Activity::Collating,
+            WorkerActivity::Answering => Activity::Answering,
+            WorkerActivity::Pausing => Activity::Pausing,
+        }
+    }
+}
 
 pyo3::create_exception!(
     feedline._native,
@@ -131,9 +183,8 @@ impl WorkerConnection {
         self.home.is_forked()
     }
 
-    /// Waits for a request: (0 task, 1 resume, 2 stop or 3 trial; task; the offset of the sample
-    /// to try; body; buffers). Returns None when the trainer is gone.
-    fn receive<'py>(&self, py: Python<'py>) -> PyResult<Option<ReceivedTask<'py>>> {
+    /// Waits for a request. Returns None when the trainer is gone.
+    fn receive(&self, py: Python<'_>) -> PyResult<Option<Request>> {
         loop {
             let received = py.detach(|| Ok::<_, PyErr>(self.lock()?.receive()))?;
             let request = match received {
@@ -146,10 +197,10 @@ impl WorkerConnection {
                 }
             };
             let kind = match request.kind {
-                FrameKind::Task => 0,
-                FrameKind::Resume => 1,
-                FrameKind::Stop => 2,
-                FrameKind::Trial => 3,
+                FrameKind::Task => RequestKind::Task,
+                FrameKind::Resume => RequestKind::Resume,
+                FrameKind::Stop => RequestKind::Stop,
+                FrameKind::Trial => RequestKind::Trial,
                 FrameKind::Ready
                 | FrameKind::StartFailed
                 | FrameKind::Result
@@ -163,8 +214,13 @@ impl WorkerConnection {
             for buffer in request.buffers {
                 buffers.append(Bound::new(py, ReceivedBuffer::new(buffer))?)?;
             }
-            let body = PyBytes::new(py, &request.body);
-            return Ok(Some((kind, request.task, request.offset, body, buffers)));
+            return Ok(Some(Request {
+                kind,
+                task: request.task,
+                offset: request.offset,
+                body: PyBytes::new(py, &request.body).unbind(),
+                buffers: buffers.unbind(),
+            }));
         }
     }
 
@@ -178,18 +234,15 @@ impl WorkerConnection {
     fn pack(
         &self,
         py: Python<'_>,
-        kind: usize,
+        kind: ResultKind,
         task: u64,
         buffers: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let kind = *RESULT_KINDS
-            .get(kind)
-            .ok_or_else(|| PyValueError::new_err(format!("there is no result kind {kind}")))?;
         let views = views(&buffers)?;
         // SAFETY: the views are held, and the worker's own thread runs here and changes no batch.
         let slices = unsafe { slices(&views) }?;
         py.detach(|| {
-            self.lock()?.pack(kind, task, &slices);
+            self.lock()?.pack(kind.frame_kind(), task, &slices);
             Ok(())
         })
     }
@@ -225,11 +278,8 @@ impl WorkerConnection {
     }
 
     /// Notes what the worker is doing.
-    fn enter(&self, activity: usize) -> PyResult<()> {
-        let activity = *ACTIVITIES
-            .get(activity)
-            .ok_or_else(|| PyValueError::new_err(format!("there is no activity {activity}")))?;
-        self.lock_after_code()?.enter(activity);
+    fn enter(&self, activity: WorkerActivity) -> PyResult<()> {
+        self.lock_after_code()?.enter(activity.activity());
         Ok(())
     }
 

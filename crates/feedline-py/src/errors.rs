@@ -5,8 +5,22 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-pub(crate) fn kinds() -> Vec<(&'static str, &'static str, &'static str, &'static str)> {
-    let row = |kind: &Kind| (kind.name(), kind.code(), kind.example(), kind.hint());
+/// A kind of error: its class, its code, an example of a message, and its hint.
+#[pyclass(module = "feedline._native", frozen, get_all)]
+pub(crate) struct ErrorKind {
+    name: &'static str,
+    code: &'static str,
+    example: &'static str,
+    hint: &'static str,
+}
+
+pub(crate) fn error_kinds() -> Vec<ErrorKind> {
+    let row = |kind: &Kind| ErrorKind {
+        name: kind.name(),
+        code: kind.code(),
+        example: kind.example(),
+        hint: kind.hint(),
+    };
     Kind::ALL.iter().map(row).collect()
 }
 

@@ -4,10 +4,10 @@
 use feedline_core::config::fault_policy;
 use feedline_core::error::{Error, Kind};
 use feedline_core::event::{Event, Slow};
-use feedline_core::fault::{self, Change, FaultLine, FaultPolicy, Pace, SourceAccess, Symptom};
+use feedline_core::fault::{self, Change, FaultLine, FaultPolicy, Pace, Symptom};
 use feedline_core::loader;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::PyString;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,32 @@ use crate::batch_engine::{BatchEngine, Verdict};
 use crate::errors::raise;
 use crate::processes::Processes;
 
-/// The user's policy_action for faults.
+/// What holds for a fault: what to do, after how many retries.
+#[pyclass(module = "feedline._native", frozen, get_all)]
+pub(crate) struct Rule {
+    action: &'static str,
+    retry: u32,
+}
+
+/// What may be done with a source now. Only `Wait` has a time.
+#[pyclass(module = "feedline._native", frozen)]
+pub(crate) enum SourceAccess {
+    Go {},
+    Probe {},
+    Wait { seconds: f64 },
+    GiveUp {},
+}
+
+/// An event as the core describes it; its details are JSON.
+#[pyclass(module = "feedline._native", frozen, get_all)]
+pub(crate) struct CoreEvent {
+    level: &'static str,
+    name: String,
+    text: String,
+    details_json: String,
+}
+
+/// The user's policy for faults.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Policy(pub(crate) FaultPolicy);
 
@@ -28,10 +53,10 @@ impl Policy {
         fault_policy(config).map(Policy).map_err(raise)
     }
 
-    /// What holds for a fault: what to do, after how many retries.
-    fn rule(&self, names: Vec<String>, os_error: Option<i32>) -> (&'static str, u32) {
+    /// What holds for a fault.
+    fn rule(&self, names: Vec<String>, os_error: Option<i32>) -> Rule {
         let ruling = self.0.rule(&Symptom { names, os_error });
-        (ruling.action.name(), ruling.retry)
+        Rule { action: ruling.action.name(), retry: ruling.retry }
     }
 
     /// What holds for a fault whatever it is: being out of descriptors is raised, say, unless it is named.
@@ -122,13 +147,13 @@ impl Breaker {
         Ok(change_names(self.lock().worked(duration(now, "now")?)))
     }
 
-    /// What may be done now: ("wait", seconds), ("probe", 0), ("go", 0) or ("give up", 0).
-    fn may_try(&self, now: f64) -> PyResult<(&'static str, f64)> {
+    /// What may be done now.
+    fn may_try(&self, now: f64) -> PyResult<SourceAccess> {
         Ok(match self.lock().may_try(duration(now, "now")?).0 {
-            SourceAccess::Go => ("go", 0.0),
-            SourceAccess::Probe => ("probe", 0.0),
-            SourceAccess::Wait(time) => ("wait", time.as_secs_f64()),
-            SourceAccess::GiveUp => ("give up", 0.0),
+            fault::SourceAccess::Go => SourceAccess::Go {},
+            fault::SourceAccess::Probe => SourceAccess::Probe {},
+            fault::SourceAccess::Wait(time) => SourceAccess::Wait { seconds: time.as_secs_f64() },
+            fault::SourceAccess::GiveUp => SourceAccess::GiveUp {},
         })
     }
 
@@ -176,7 +201,7 @@ impl Ledger {
     }
 
     /// The consumer took a batch.
-    fn delivered(&self, samples: u64, waited_seconds: f64) {
+    pub(crate) fn delivered(&self, samples: u64, waited_seconds: f64) {
         self.0.delivered(samples, Duration::try_from_secs_f64(waited_seconds).unwrap_or_default());
     }
 
@@ -207,8 +232,8 @@ impl Ledger {
     }
 
     /// How the epoch stands at its end.
-    fn set_standing(&self, engine: &BatchEngine) {
-        self.0.set_standing(engine.standing());
+    fn set_fault_counts(&self, engine: &BatchEngine) {
+        self.0.set_fault_counts(engine.standing());
     }
 
     /// This many calls were not made, or nobody gets their result.
@@ -251,7 +276,7 @@ impl Ledger {
 
     /// Something else has happened.
     fn event(&self, name: &str, details_json: &str) -> PyResult<()> {
-        let event = Event::from_words(name, json(details_json)?)
+        let event = Event::from_json(name, json(details_json)?)
             .map_err(|message| raise(Error::new(Kind::Internal, message)))?;
         self.0.event(event);
         Ok(())
@@ -299,19 +324,21 @@ impl Ledger {
         self.0.has_events()
     }
 
-    /// Events that were not read yet: (level, name, text, details as JSON) each.
-    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        events(py, self.0.take_events())
+    /// Events that were not read yet.
+    fn take_events(&self) -> Vec<CoreEvent> {
+        events(self.0.take_events())
     }
 }
 
 /// Events as Python takes them.
-pub(crate) fn events(py: Python<'_>, events: Vec<Event>) -> PyResult<Bound<'_, PyList>> {
-    let shown = events.into_iter().map(|event| {
-        let details = event.to_json().to_string();
-        (event.level().name(), event.name().to_owned(), event.to_string(), details)
+pub(crate) fn events(events: Vec<Event>) -> Vec<CoreEvent> {
+    let shown = events.into_iter().map(|event| CoreEvent {
+        level: event.level().name(),
+        name: event.name().to_owned(),
+        text: event.to_string(),
+        details_json: event.to_json().to_string(),
     });
-    PyList::new(py, shown.collect::<Vec<_>>())
+    shown.collect()
 }
 
 /// The lines of quarantine files, the first one of each sample, as dicts.

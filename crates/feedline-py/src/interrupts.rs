@@ -12,8 +12,10 @@ use feedline_core::sys::clock;
 use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{IntoPyDict, PyTuple};
+use std::cell::Cell;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -68,8 +70,6 @@ struct Functions {
     /// Those of the C module: they do not create enums, and are faster.
     getsignal: Py<PyAny>,
     signal: Py<PyAny>,
-    main_thread: Py<PyAny>,
-    current_thread: Py<PyAny>,
     /// The function that replaces each handler.
     wrapper: Py<PyAny>,
     /// The address of the C function with which Python receives signals.
@@ -81,16 +81,16 @@ static FUNCTIONS: PyOnceLock<Functions> = PyOnceLock::new();
 fn functions(py: Python<'_>) -> PyResult<&Functions> {
     FUNCTIONS.get_or_try_init(py, || {
         let module = py.import("_signal")?;
-        let threading = py.import("threading")?;
         let mut functions = Functions {
             getsignal: module.getattr("getsignal")?.unbind(),
             signal: module.getattr("signal")?.unbind(),
-            main_thread: threading.getattr("main_thread")?.unbind(),
-            current_thread: threading.getattr("current_thread")?.unbind(),
             wrapper: pyo3::wrap_pyfunction!(run_handler, py)?.into_any().unbind(),
             trampoline: None,
         };
         functions.trampoline = find_trampoline(py, &functions)?;
+        let in_child =
+            [("after_in_child", pyo3::wrap_pyfunction!(count_fork, py)?)].into_py_dict(py)?;
+        py.import("os")?.call_method("register_at_fork", (), Some(&in_child))?;
         Ok(functions)
     })
 }
@@ -121,11 +121,40 @@ fn find_trampoline(py: Python<'_>, functions: &Functions) -> PyResult<Option<usi
     Ok(None)
 }
 
-impl Functions {
-    fn is_main(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.current_thread.call0(py)?.is(&self.main_thread.call0(py)?))
-    }
+/// How often this process and those that it descends from were forked, since `functions` was first called.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
+/// Python calls this in a forked child.
+#[pyfunction]
+fn count_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+thread_local! {
+    /// Whether this thread is Python's main thread, as it was after this many forks: in a forked child, it is the
+    /// thread that forked.
+    static IS_MAIN: Cell<Option<(u32, bool)>> = const { Cell::new(None) };
+}
+
+/// Whether this is Python's main thread. To ask Python, or for the process id, takes longer than the rest of what is
+/// done for a call of `call_interruptibly`.
+fn is_main(py: Python<'_>) -> PyResult<bool> {
+    // From here on forks are counted.
+    functions(py)?;
+    let forks = FORKS.load(Ordering::Relaxed);
+    if let Some((asked_after, is_main)) = IS_MAIN.get()
+        && asked_after == forks
+    {
+        return Ok(is_main);
+    }
+    let threading = py.import("threading")?;
+    let is_main =
+        threading.call_method0("current_thread")?.is(&threading.call_method0("main_thread")?);
+    IS_MAIN.set(Some((forks, is_main)));
+    Ok(is_main)
+}
+
+impl Functions {
     /// The signals with Python handlers. Asking for all of them takes longer than all the rest, and
     /// programs set their handlers before they iterate, so this happens for the first batch of an
     /// iterator and then every few batches.
@@ -176,8 +205,9 @@ impl Functions {
             // Setting a handler first runs those of pending signals: their exceptions are kept like
             // any other.
             while self.getsignal.call1(py, (number,)).is_ok_and(|it| it.is(&self.wrapper)) {
-                if let Err(error) = self.set(py, number, &handler, &before) {
-                    keep(py, error);
+                match self.set(py, number, &handler, &before) {
+                    Ok(()) => break,
+                    Err(error) => keep(py, error),
                 }
             }
         }
@@ -259,7 +289,7 @@ impl Deferred {
     /// handler raises before that.
     pub(crate) fn begin(py: Python<'_>, is_first: bool) -> PyResult<Deferred> {
         let functions = functions(py)?;
-        if !functions.is_main(py)? {
+        if !is_main(py)? {
             return Ok(Deferred { is_main: false });
         }
         let is_outermost = {
@@ -311,6 +341,9 @@ fn release(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
+/// How often a wait checks for Ctrl-C.
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
 /// For waits: runs signal handlers, and raises their exceptions. This must be a safe point.
 pub(crate) fn check(py: Python<'_>) -> PyResult<()> {
     py.check_signals()?;
@@ -318,7 +351,7 @@ pub(crate) fn check(py: Python<'_>) -> PyResult<()> {
         let state = state();
         state.depth == 1 && state.raised.is_some()
     };
-    if is_kept && functions(py)?.is_main(py)? {
+    if is_kept && is_main(py)? {
         return Err(Interrupted::new_err(()));
     }
     Ok(())
@@ -341,7 +374,7 @@ pub(crate) fn call_interruptibly(
     function: &Bound<'_, PyAny>,
     arguments: &Bound<'_, PyTuple>,
 ) -> PyResult<Py<PyAny>> {
-    if state().depth != 1 || !functions(py)?.is_main(py)? {
+    if state().depth != 1 || !is_main(py)? {
         return function.call1(arguments).map(Bound::unbind);
     }
     check(py)?;

@@ -14,14 +14,16 @@ mod loader;
 mod memory;
 mod pool_events;
 mod packed;
+mod position;
 mod processes;
 mod records;
+mod sample_seeds;
 mod tuner;
 mod connection;
 
 use pyo3::prelude::*;
 
-use loader::{Epoch, Loader, Source};
+use loader::{Epoch, Loader, NoBatch, Source};
 
 /// The native part of Feedline. Use the package `feedline`.
 #[pymodule]
@@ -35,11 +37,16 @@ mod _native {
     #[pymodule_export]
     use super::call_engine::CallEngine;
     #[pymodule_export]
-    use super::connection::{Walk, WorkerConnection, die_with_parent, go_first};
+    use super::connection::{
+        Request, RequestKind, ResultKind, Walk, WorkerActivity, WorkerConnection, die_with_parent,
+        go_first,
+    };
     #[pymodule_export]
     use super::dlpack::{ArrayMemory, Tensor};
     #[pymodule_export]
-    use super::faults::{Breaker, Ledger, Policy};
+    use super::errors::ErrorKind;
+    #[pymodule_export]
+    use super::faults::{Breaker, CoreEvent, Ledger, Policy, Rule, SourceAccess};
     #[pymodule_export]
     use super::instructions::{Deliver, End, Finish, Forget, Part, Stop};
     #[pymodule_export]
@@ -56,13 +63,15 @@ mod _native {
         WorkerRenewed, WorkerStalled, ZygoteLate,
     };
     #[pymodule_export]
-    use super::processes::{Processes, TaskBuffers, TaskResult};
+    use super::processes::{Presence, Processes, TaskBuffers, TaskResult};
     #[pymodule_export]
     use super::records::example_schema;
     #[pymodule_export]
-    use super::tuner::Tuner;
+    use super::sample_seeds::SampleSeeds;
     #[pymodule_export]
-    use super::{Epoch, Loader, Source};
+    use super::tuner::{Tuner, TuningChange};
+    #[pymodule_export]
+    use super::{Epoch, Loader, NoBatch, Source};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -148,10 +157,16 @@ mod _native {
         feedline_core::sys::limits::available_memory()
     }
 
-    /// The kinds of errors: name, code, example, hint.
+    /// All bytes that this process may ever use: those of the machine, of its memory cgroups or of its address space.
     #[pyfunction]
-    fn kinds() -> Vec<(&'static str, &'static str, &'static str, &'static str)> {
-        errors::kinds()
+    fn allowed_memory() -> u64 {
+        feedline_core::sys::limits::allowed_memory()
+    }
+
+    /// All kinds of errors.
+    #[pyfunction]
+    fn error_kinds() -> Vec<ErrorKind> {
+        errors::error_kinds()
     }
 
     /// The samples listed in a quarantine file or a folder of them.

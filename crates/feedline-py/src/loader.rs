@@ -1,18 +1,18 @@
 //! Sources, loaders and epochs as Python objects.
 
-use feedline_core::checkpoint::Checkpoint;
 use feedline_core::collate::{self, Axes, Content};
 use feedline_core::config::Settings;
 use feedline_core::error::{Error, Kind};
 use feedline_core::fault::Symptom;
-use feedline_core::loader::{self, Waited};
+use feedline_core::loader::{self, Fit, Waited};
+use feedline_core::run_state::RunState;
 use feedline_core::sample::{Batch, Column, Dtype};
 use feedline_core::source;
 use feedline_core::source::files::Files;
 use feedline_core::source::folder::Folder;
 use feedline_core::source::paths;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList, PyString};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,15 +20,12 @@ use std::time::Duration;
 use crate::arrays;
 use crate::dlpack::Tensor;
 use crate::errors::raise;
-use crate::faults::{self, Ledger};
+use crate::faults::{self, CoreEvent, Ledger};
 use crate::instructions::{self, Deliver};
 use crate::interrupts;
 use crate::lists::BytesList;
 use crate::processes::Processes;
 use crate::records;
-
-/// How often a wait checks for Ctrl-C.
-const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A source of samples.
 #[pyclass(module = "feedline._native", frozen)]
@@ -198,22 +195,29 @@ impl Loader {
         self.0.check_home().is_ok() && self.0.has_events()
     }
 
-    /// The events not reported yet, each as (level, name, text, details as JSON).
-    fn take_events<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    /// The events not reported yet.
+    fn take_events(&self) -> PyResult<Vec<CoreEvent>> {
         self.0.check_home().map_err(raise)?;
-        faults::events(py, self.0.take_events())
+        Ok(faults::events(self.0.take_events()))
     }
 
-    /// The consumer's position, as text.
-    fn checkpoint(&self) -> PyResult<String> {
+    /// The state of the consumer, as JSON.
+    fn state(&self) -> PyResult<String> {
         self.0.check_home().map_err(raise)?;
-        Ok(self.0.checkpoint().to_text())
+        Ok(self.0.state().to_json())
     }
 
-    /// Makes the next epoch continue after a checkpoint.
-    fn resume(&self, py: Python<'_>, checkpoint: &str) -> PyResult<()> {
-        let checkpoint = Checkpoint::from_text(checkpoint).map_err(raise)?;
-        py.detach(|| self.0.resume(&checkpoint)).map_err(raise)
+    /// Makes the next epoch continue from a state, or from those of all ranks, as JSON.
+    fn load_states(&self, py: Python<'_>, states: &str, strict: bool) -> PyResult<()> {
+        let states = RunState::list_from_json(states).map_err(raise)?;
+        let fit = if strict { Fit::Exact } else { Fit::Loose };
+        py.detach(|| self.0.load_states(&states, fit)).map_err(raise)
+    }
+
+    /// The number of batches that are left of the epoch that runs or comes next.
+    #[getter]
+    fn batches_left(&self) -> u64 {
+        self.0.batches_left()
     }
 
     /// The values chosen from the settings and the machine.
@@ -310,6 +314,16 @@ impl Loader {
     }
 }
 
+/// Why `Epoch.next` returns no batch.
+#[pyclass(module = "feedline._native", frozen, eq, eq_int)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoBatch {
+    /// There are events to report first.
+    Events,
+    /// The epoch is over.
+    End,
+}
+
 /// One epoch.
 #[pyclass(module = "feedline._native", frozen)]
 pub(crate) struct Epoch(Mutex<Option<loader::Epoch>>);
@@ -326,26 +340,29 @@ impl Epoch {
 
 #[pymethods]
 impl Epoch {
-    /// The next batch as (name, value) pairs, None at the end, or True if there are events to
-    /// report first. Ctrl-C ends the wait. The batch counts as delivered when `confirm` is called.
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    /// The next batch as (name, value) pairs, or why there is none. Ctrl-C ends the wait. The batch
+    /// counts as delivered when `confirm` is called.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let no_batch = |why: NoBatch| Bound::new(py, why).map(Bound::into_any);
         loop {
             let (waited, has_events) = py.detach(|| {
                 let mut epoch = self.0.lock().unwrap_or_else(PoisonError::into_inner);
                 match &mut *epoch {
-                    Some(epoch) => (epoch.take_within(SIGNAL_CHECK_INTERVAL), epoch.has_events()),
+                    Some(epoch) => {
+                        (epoch.take_within(interrupts::CHECK_INTERVAL), epoch.has_events())
+                    }
                     None => (Ok(Waited::End), false),
                 }
             });
             match waited.map_err(raise)? {
                 Waited::Batch(batch) => {
-                    return columns(py, *batch).map(|columns| Some(columns.into_any()));
+                    return columns(py, *batch).map(Bound::into_any);
                 }
-                Waited::End => return Ok(None),
+                Waited::End => return no_batch(NoBatch::End),
                 Waited::NotYet => interrupts::check(py)?,
             }
             if has_events {
-                return Ok(Some(PyBool::new(py, true).to_owned().into_any()));
+                return no_batch(NoBatch::Events);
             }
         }
     }
@@ -368,7 +385,7 @@ impl Epoch {
         takes_parts: bool,
         wait: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let time = if wait { SIGNAL_CHECK_INTERVAL } else { Duration::ZERO };
+        let time = if wait { interrupts::CHECK_INTERVAL } else { Duration::ZERO };
         loop {
             let (instruction, has_events) = py.detach(|| {
                 self.with(|epoch| (epoch.next_instruction(takes_parts, time), epoch.has_events()))

@@ -153,6 +153,7 @@ pub(crate) fn object<'py>(
                 Shortage::Processes => "processes",
                 Shortage::Memory => "memory",
                 Shortage::Descriptors => "descriptors",
+                Shortage::Space => "space",
             });
             let processes::CapacityChange { most, of, os_error, largest_worker, memory, .. } =
                 change;

@@ -21,8 +21,12 @@ use crate::interrupts;
 use crate::memory::{Lease, slices, views};
 use crate::pool_events::{self, Activity};
 
-/// How often a wait checks for Ctrl-C.
-const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// The process of a worker: its id, once it is known, and whether it has started.
+#[pyclass(module = "feedline._native", frozen, get_all)]
+pub(crate) struct Presence {
+    pid: Option<u32>,
+    is_ready: bool,
+}
 
 /// A supervised pool of worker processes.
 #[pyclass(module = "feedline._native", frozen)]
@@ -130,6 +134,13 @@ impl Processes {
         Ok(())
     }
 
+    /// Lets at most this many workers have tasks at once. With `ends_others`, because memory is short, the processes
+    /// of the others end.
+    fn limit_workers(&self, at_once: u32, ends_others: bool) -> PyResult<()> {
+        self.here()?.limit_workers(at_once, ends_others);
+        Ok(())
+    }
+
     /// The next event, as one of the classes of `pool_events`; None after `timeout` seconds, or when `wake` was
     /// called.
     #[pyo3(signature = (oldest, timeout=None))]
@@ -143,7 +154,8 @@ impl Processes {
         let mut left =
             timeout.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
         loop {
-            let slice = left.map_or(SIGNAL_CHECK_INTERVAL, |left| left.min(SIGNAL_CHECK_INTERVAL));
+            let slice = left
+                .map_or(interrupts::CHECK_INTERVAL, |left| left.min(interrupts::CHECK_INTERVAL));
             let before = feedline_core::sys::clock::now();
             let event = py.detach(|| here.next(oldest, slice));
             if let PoolEvent::Woken = event {
@@ -165,8 +177,9 @@ impl Processes {
 
     /// The process id of a worker, None before it was forked, and whether it takes tasks. Returns
     /// None if the worker has no process.
-    fn presence(&self, worker_id: u32) -> PyResult<Option<(Option<u32>, bool)>> {
-        Ok(self.here()?.presence(worker_id).map(|status| (status.pid, status.is_ready)))
+    fn presence(&self, worker_id: u32) -> PyResult<Option<Presence>> {
+        let presence = self.here()?.presence(worker_id);
+        Ok(presence.map(|status| Presence { pid: status.pid, is_ready: status.is_ready }))
     }
 
     /// What a worker is doing.

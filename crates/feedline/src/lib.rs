@@ -2,7 +2,7 @@
 //!
 //! A [`Pipeline`] says what is loaded and what is done to it. Its [`Loader`] reads files, decodes and transforms in
 //! threads of its own, within a budget of memory and open files. Each [`Epoch`] is an iterator of batches, in an order
-//! that depends only on the settings: a run that was interrupted goes on from its [`Checkpoint`].
+//! that depends only on the settings: a run that was interrupted goes on from its [`RunState`].
 //!
 //! ```
 //! use feedline::{FaultPolicy, Pipeline, DecodeOptions, LoaderOptions};
@@ -45,7 +45,6 @@
 mod pipeline;
 
 pub use feedline_core::bytes::Piece;
-pub use feedline_core::checkpoint::Checkpoint;
 pub use feedline_core::config::{Choice, Padding};
 // The arguments of the calls of a `Pipeline`, where one is not enough. Each has defaults:
 // `DecodeOptions { mode: Mode::Gray, ..Default::default() }`.
@@ -60,9 +59,10 @@ pub use feedline_core::error::{Error, Kind, Result};
 pub use feedline_core::event::{Event, Level, Slow};
 pub use feedline_core::fault::{Action, Backoff, FaultLine, FaultPolicy, Limit, Rule};
 pub use feedline_core::format::{Container, Shape, Type, Wanted};
-pub use feedline_core::loader::{Decided, Epoch, Loader, Waited};
+pub use feedline_core::loader::{Decided, Epoch, Fit, Loader, Waited};
 pub use feedline_core::metrics::Report;
 pub use feedline_core::plan::{By, Remainder};
+pub use feedline_core::run_state::{Ranks, RunState};
 pub use feedline_core::sample::{
     Array, Batch, Column, Dtype, Element, Location, Number, Stage, Ticket,
 };

@@ -60,7 +60,7 @@ fn methods_give_the_batches_of_the_same_calls_as_json() {
     assert_eq!(built_batches.len(), 2);
     assert_eq!(built_batches[0].0.len(), 4 * 24 * 16);
     assert_eq!(built_batches, read_batches);
-    assert_eq!(built.checkpoint(), read.checkpoint());
+    assert_eq!(built.state(), read.state());
 }
 
 #[test]

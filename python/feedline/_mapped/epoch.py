@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from feedline import _native
 from feedline._mapped.faults import FunctionFaults, Ticket
-from feedline._mapped.run_functions import Job, JobResult
+from feedline._mapped.run_functions import FunctionResult, FunctionTask
 from feedline._mapped.samples import SampleColumns
 from feedline._mapped.shapes import Shapes
 from feedline._mapped.trees import Run, joined, spec_of
@@ -43,7 +43,7 @@ class _Part:
     tickets: list[Ticket]
     # Whether they are a complete batch if none of them is left out.
     may_be_batch: bool
-    job: Job
+    task: FunctionTask
     # Positions of samples that kill their worker or hang.
     lost: set[int] = field(default_factory=set)
     # What functions of samples made of them, and the offsets of these if some are missing; None while
@@ -51,7 +51,7 @@ class _Part:
     runs: list[Run] | None = None
     good: list[int] | None = None
     # What the functions of batches made of all of them.
-    whole: JobResult | None = None
+    whole: FunctionResult | None = None
     worker: int | None = None
     # Whether the engine has the results.
     is_reported: bool = False
@@ -211,13 +211,13 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         columns = {name: _plain(value) for name, value in given.columns}
         # Each look at an attribute makes the list anew.
         tickets = given.tickets
-        job = self._job(tickets, columns, is_of_samples=True)
-        part = _Part(given.keys, tickets, given.may_be_batch, job)
+        task = self._task(tickets, columns, is_of_samples=True)
+        part = _Part(given.keys, tickets, given.may_be_batch, task)
         if self._plan.of_samples:
             self._submit_part(part)
         else:
             runs = SampleColumns(columns, self._plan.kinds, len(part.keys)).runs(self._plan.layout)
-            self._report_part(part, JobResult(runs))
+            self._report_part(part, FunctionResult(runs))
 
     def _deliver(self, deliver: _native.Deliver) -> None:
         keys = deliver.keys
@@ -270,9 +270,9 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
                 part.waiting.append(batch)
         if not missing:
             columns = joined(self._runs(batch.keys), self._plan.layout)
-            self._submit(batch, self._job(batch.tickets, columns, is_of_samples=False))
+            self._submit(batch, self._task(batch.tickets, columns, is_of_samples=False))
 
-    def _report_batch(self, batch: _Batch, result: JobResult, worker: int | None) -> None:
+    def _report_batch(self, batch: _Batch, result: FunctionResult, worker: int | None) -> None:
         count = len(batch.keys)
         faults = [bad for bad in result.bad if not result.is_of_samples(bad, count)]
         self._finished[batch.keys[0]] = result.batch
@@ -294,32 +294,32 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
 
     # ---- tasks ----
 
-    def _job(self, tickets: list[Ticket], content: Any, *, is_of_samples: bool) -> Job:
+    def _task(self, tickets: list[Ticket], content: Any, *, is_of_samples: bool) -> FunctionTask:
         indices, positions = [index for *_, index in tickets], [position for position, *_ in tickets]
-        return Job(tickets[0][1], indices, positions, is_of_samples, content)
+        return FunctionTask(tickets[0][1], indices, positions, is_of_samples, content)
 
     def _submit_part(self, part: _Part) -> None:
         is_whole = part.may_be_batch and (self._is_fixed or self._is_aligned) and bool(self._plan.of_batches)
-        part.job.is_whole = is_whole and not (part.lost or part.is_reported) and self._backend.may_be_whole
-        part.job.dead = frozenset(part.lost)
-        self._submit(part, part.job)
+        part.task.is_whole = is_whole and not (part.lost or part.is_reported) and self._backend.may_be_whole
+        part.task.dead = frozenset(part.lost)
+        self._submit(part, part.task)
 
-    def _submit(self, unit: _Part | _Batch, job: Job) -> None:
-        task = next(self._loader._numbers)
-        self._tasks[task] = unit
-        self._backend.submit(task, job)
+    def _submit(self, unit: _Part | _Batch, task: FunctionTask) -> None:
+        number = next(self._loader._numbers)
+        self._tasks[number] = unit
+        self._backend.submit(number, task)
 
     def _wait(self) -> None:
         # The task that is needed first must not wait for memory.
-        urgent = (task for task, unit in self._tasks.items() if not getattr(unit, "may_be_batch", False))
-        received = self._backend.next(next(urgent, next(iter(self._tasks))), looks=True)
+        urgent = (number for number, unit in self._tasks.items() if not getattr(unit, "may_be_batch", False))
+        received = self._backend.next(next(urgent, next(iter(self._tasks))), polls=True)
         self._loader._events.notify()
         if received is None:
             # There may be a warning, such as that the source is unavailable.
             self._loader._events.notices.issue()
             return
-        task, result, raw = received
-        unit = self._tasks.pop(task, None)
+        number, result, raw = received
+        unit = self._tasks.pop(number, None)
         if unit is None:
             return
         if isinstance(result, GaveUp):
@@ -330,12 +330,14 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         else:
             self._receive(unit, result, raw)
 
-    def _receive(self, unit: _Part | _Batch, result: JobResult, raw: _native.TaskResult | None) -> None:
+    def _receive(self, unit: _Part | _Batch, result: FunctionResult, raw: _native.TaskResult | None) -> None:
         worker = None if raw is None else raw.worker_id
         if raw is not None:
             slowest, seconds = raw.slowest
-            index = unit.tickets[min(slowest, len(unit.tickets) - 1)][2]
-            self._loader._native.ledger.slow(json.dumps(index), seconds, worker, "worker")
+            ledger = self._loader._native.ledger
+            if ledger.is_slow(seconds):
+                index = unit.tickets[min(slowest, len(unit.tickets) - 1)][2]
+                ledger.slow(json.dumps(index), seconds, worker, "worker")
         if isinstance(unit, _Batch):
             self._report_batch(unit, result, worker)
             return
@@ -345,7 +347,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
         else:
             self._report_part(unit, result)
 
-    def _report_part(self, part: _Part, result: JobResult) -> None:
+    def _report_part(self, part: _Part, result: FunctionResult) -> None:
         """Reports the results of the sample functions to the engine."""
         part.is_reported = True
         count = len(part.keys)
@@ -369,7 +371,7 @@ class MappedEpoch(_native.BatchIterator, Generic[T]):
             self._native.good(good, self._shapes.number(spec_of(run, self._plan.layout)))
         self._native.advance()
 
-    def _recomputed(self, part: _Part, result: JobResult) -> None:
+    def _recomputed(self, part: _Part, result: FunctionResult) -> None:
         """Takes the single samples of a part that was computed as a whole batch before, for batches that mix
         them with samples of other parts."""
         part.runs, part.good = result.runs, result.good

@@ -58,9 +58,7 @@ class Step:
     wants: tuple[str, ...]
 
     def call(self, value: Any, context: Context, randomness: Randomness) -> Any:
-        """Calls the function with a sample or a batch."""
-        if not self.wants:
-            return self.function(value)
+        """Calls the function with a sample or a batch, and with what it wants besides."""
         given: dict[str, Any] = {}
         if "random" in self.wants:
             given["random"] = randomness.generator(context.position, self)

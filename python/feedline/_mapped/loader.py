@@ -18,9 +18,9 @@ from feedline._mapped.processes import Workers
 from feedline._mapped.run_functions import Plan
 from feedline._mapped.threads import Threads
 from feedline._mapped.trees import Layout
-from feedline._mapped.tuning import Tuning
 from feedline._workers.deadline import deadline_config
 from feedline._workers.death import Death
+from feedline._workers.tuning import Tuning
 from feedline._workers.worker_count import tuned_workers
 from feedline._workers.worker_pool import Handle
 from feedline.events import Event
@@ -75,7 +75,9 @@ class MappedLoader(Loader):
             self._backend = Threads(self._plan, count, self._events)
             return
         rules = _native.Policy((faults or FaultPolicy()).config())
-        retries = rules.rule(OVERDUE, None)[1] if rules.retry_after(OVERDUE, None, 1, [0]) is not None else 0
+        retries = (
+            rules.rule(OVERDUE, None).retry if rules.retry_after(OVERDUE, None, 1, [0]) is not None else 0
+        )
         worker_config = {
             "call": "loader",
             "workers": count,

@@ -9,14 +9,14 @@ from typing import Any
 
 from feedline import _native
 from feedline._event_log import EventLog
-from feedline._mapped.run_functions import Job, JobResult, Plan
-from feedline._mapped.tuning import Tuning
-from feedline._mapped.worker import MapWork, pack_job, reducers
+from feedline._mapped.run_functions import FunctionResult, FunctionTask, Plan
+from feedline._mapped.worker import MapWork, pack_task, reducers
 from feedline._workers.death import Death
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
 from feedline._workers.pool_reports import PoolOwner, PoolReports, TaskPlace
 from feedline._workers.remote_error import RemoteError
+from feedline._workers.tuning import Tuning
 from feedline._workers.worker_pool import GaveUp, Handle, WorkerPool, load
 from feedline.errors import FeedlineWarning
 from feedline.faults import FaultPolicy
@@ -26,17 +26,17 @@ __all__ = ["Workers"]
 
 @dataclass
 class _PackedContent:
-    """The pickled content of a job; its buffers are in shared memory."""
+    """The pickled content of a task; its buffers are in shared memory."""
 
     pickled: bytes
     task_buffers: _native.TaskBuffers | None
 
 
 class Workers(PoolOwner):
-    """Worker processes that run jobs, for all epochs; they start with the first."""
+    """Worker processes that run tasks, for all epochs; they start with the first."""
 
     where = "in a worker of feedline.Loader"
-    # Whether one job may call the functions of samples and then those of their batch.
+    # Whether one task may call the functions of samples and then those of their batch.
     may_be_whole = True
 
     def __init__(
@@ -58,7 +58,7 @@ class Workers(PoolOwner):
         self._events = events
         self._fresh = fresh
         self._worker_pool: WorkerPool | None = None
-        self._jobs: dict[int, Job] = {}
+        self._tasks: dict[int, FunctionTask] = {}
         self.deaths: list[Death] = []
         self._has_checked_files = False
 
@@ -77,7 +77,7 @@ class Workers(PoolOwner):
                 work, self._config, fresh=self._fresh, name="Loader", owner=self, reports=self._reports
             )
             if self._tuning is not None:
-                self._tuning.start(self._worker_pool)
+                self._tuning.start(self._worker_pool, self._reports)
             self._worker_pool.start()
         if self._tuning is not None:
             self._tuning.begin_epoch()
@@ -95,17 +95,17 @@ class Workers(PoolOwner):
         self._worker_pool.wake_by(epoch)
 
     def forget(self) -> None:
-        """Drops all jobs: their epoch is over."""
-        self._jobs.clear()
+        """Drops all tasks: their epoch is over."""
+        self._tasks.clear()
 
-    def submit(self, task: int, job: Job) -> None:
+    def submit(self, number: int, task: FunctionTask) -> None:
         assert self._worker_pool is not None
-        if not isinstance(job.content, _PackedContent):
-            # Once: if the job is submitted again, workers read the same shared memory.
-            job.content = self._pack(job.content)
-        self._jobs[task] = job
+        if not isinstance(task.content, _PackedContent):
+            # Once: if the task is submitted again, workers read the same shared memory.
+            task.content = self._pack(task.content)
+        self._tasks[number] = task
         self._worker_pool.submit(
-            task, pack_job(job, job.content.pickled), task_buffers=job.content.task_buffers
+            number, pack_task(task, task.content.pickled), task_buffers=task.content.task_buffers
         )
 
     def _pack(self, content: Any) -> _PackedContent:
@@ -117,9 +117,9 @@ class Workers(PoolOwner):
         return _PackedContent(bytes(pickled), self._worker_pool.load(buffers))
 
     def next(
-        self, oldest: int, *, looks: bool
-    ) -> tuple[int, JobResult | RemoteError | GaveUp, _native.TaskResult | None] | None:
-        """The next result of a job; None if something else has happened."""
+        self, oldest: int, *, polls: bool
+    ) -> tuple[int, FunctionResult | RemoteError | GaveUp, _native.TaskResult | None] | None:
+        """The next result of a task; None if something else has happened."""
         assert self._worker_pool is not None
         try:
             result = self._worker_pool.next(oldest)
@@ -129,7 +129,7 @@ class Workers(PoolOwner):
             # The next epoch starts new workers.
             self.close()
             raise
-        if result is None or self._jobs.pop(result.task, None) is None:
+        if result is None or self._tasks.pop(result.task, None) is None:
             return None
         if isinstance(result, GaveUp):
             return result.task, result, None
@@ -142,7 +142,7 @@ class Workers(PoolOwner):
 
     def close(self) -> None:
         worker_pool, self._worker_pool = self._worker_pool, None
-        self._jobs.clear()
+        self._tasks.clear()
         if worker_pool is not None:
             worker_pool.close()
 
@@ -152,12 +152,12 @@ class Workers(PoolOwner):
 
     # ---- events of the worker pool ----
 
-    def locate(self, task: int, offset: int | None, stage: str) -> TaskPlace | None:
-        job = self._jobs.get(task)
-        if job is None:
+    def locate(self, number: int, offset: int | None, stage: str) -> TaskPlace | None:
+        task = self._tasks.get(number)
+        if task is None:
             return None
-        if not job.is_of_samples or offset is None or offset >= len(job.indices):
-            return TaskPlace(job.indices)
-        index = job.indices[offset]
+        if not task.is_of_samples or offset is None or offset >= len(task.indices):
+            return TaskPlace(task.indices)
+        index = task.indices[offset]
         path, _ = self._location(index) or (None, None)
         return TaskPlace(index, path, offset)

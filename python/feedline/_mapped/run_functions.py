@@ -17,10 +17,14 @@ from feedline._workers.retries import BAD, PendingFault, Retries
 from feedline._workers.sources import folders_of
 from feedline.faults import FaultPolicy
 
-__all__ = ["FunctionRunner", "Job", "JobResult", "Plan", "Watcher"]
+__all__ = ["FunctionResult", "FunctionRunner", "FunctionTask", "Plan", "Watcher"]
 
 # Takes the place of a sample that a filter has removed.
 _LEFT_OUT: Any = object()
+# To copy these one by one would take most of the time that a small sample takes.
+_IMMUTABLE = frozenset(
+    {int, float, bool, str, bytes, type(None), *np.sctypeDict.values()} - {np.void, np.object_}
+)
 
 
 @dataclass
@@ -48,7 +52,7 @@ class Plan:
 
 
 @dataclass
-class Job:
+class FunctionTask:
     """Samples, or a batch, for which functions are called."""
 
     epoch: int
@@ -65,8 +69,8 @@ class Job:
 
 
 @dataclass
-class JobResult:
-    """The result of a job."""
+class FunctionResult:
+    """The result of a task."""
 
     # Good samples in order, in runs of one shape; or the batch itself.
     runs: list[Run] = field(default_factory=list)
@@ -80,7 +84,7 @@ class JobResult:
     spec: Any = None
 
     def is_of_samples(self, bad: PendingFault, count: int) -> bool:
-        """Whether a sample function failed, in a job of `count` samples, and not a batch function."""
+        """Whether a sample function failed, in a task of `count` samples, and not a batch function."""
         return not self.is_batch or bad.offset < count
 
 
@@ -102,34 +106,39 @@ class Watcher:
 
 
 class FunctionRunner:
-    """Runs jobs, one at a time."""
+    """Runs tasks, one at a time."""
 
-    def __init__(self, plan: Plan, retries: Retries, watcher: Watcher, *, seeds_all: bool) -> None:
+    def __init__(
+        self, plan: Plan, retries: Retries, watcher: Watcher, *, seeds_all: bool, copies: bool = False
+    ) -> None:
+        """With `copies`, functions get copies of what a task contains, so that it stays as it was."""
         self._plan = plan
+        self._copies = copies
         self._retries = retries
         self._watcher = watcher
         wants_global = any("random" not in step.wants for step in plan.steps)
         self._randomness = Randomness(plan.seed, seeds_all=seeds_all and wants_global)
         self._allocate: Allocate = watcher.allocate
 
-    def run(self, job: Job, again: Callable[[], Any]) -> JobResult:
-        """Runs a job. `again` returns its original content, which functions may have changed in place."""
+    def run(self, task: FunctionTask, again: Callable[[], Any]) -> FunctionResult:
+        """Runs a task. `again` returns its original content, which functions may have changed in place."""
         try:
-            if job.is_of_samples:
-                return self._samples(job, again)
-            return self._batch(job, job.content, lambda: copy.deepcopy(again()))
+            if task.is_of_samples:
+                return self._samples(task, again)
+            content = copied(task.content) if self._copies else task.content
+            return self._batch(task, content, lambda: copy.deepcopy(again()))
         finally:
             self._retries.take()
 
-    def run_sample(self, job: Job, offset: int) -> None:
+    def run_sample(self, task: FunctionTask, offset: int) -> None:
         """Calls the functions for one sample."""
-        self._sample(job, self._columns(job, job.content)[offset], offset)
+        self._sample(task, self._columns(task, task.content)[offset], offset)
 
-    def _columns(self, job: Job, columns: dict[str, Any]) -> SampleColumns:
-        return SampleColumns(columns, self._plan.kinds, len(job.indices))
+    def _columns(self, task: FunctionTask, columns: dict[str, Any]) -> SampleColumns:
+        return SampleColumns(columns, self._plan.kinds, len(task.indices))
 
-    def _samples(self, job: Job, again: Callable[[], Any]) -> JobResult:
-        samples = self._columns(job, job.content)
+    def _samples(self, task: FunctionTask, again: Callable[[], Any]) -> FunctionResult:
+        samples = self._columns(task, task.content)
         results: list[Any] = []
         good: list[int] = []
         left_out: list[int] = []
@@ -137,18 +146,19 @@ class FunctionRunner:
 
         def retry(offset: int) -> Any:
             if not original:
-                original.append(self._columns(job, again()))
-            return self._sample(job, copy.deepcopy(original[0][offset]), offset)
+                original.append(self._columns(task, again()))
+            return self._sample(task, copy.deepcopy(original[0][offset]), offset)
 
         for offset in range(samples.count):
-            if offset in job.dead:
+            if offset in task.dead:
                 continue
             self._watcher.reach(offset)
             try:
-                sample = self._sample(job, samples[offset], offset)
+                given = samples[offset]
+                sample = self._sample(task, copied(given) if self._copies else given, offset)
             except (Exception, SystemExit) as raised:
                 attempt = functools.partial(retry, offset)
-                sample = self._retries.again(raised, attempt, offset, job.positions[offset])
+                sample = self._retries.again(raised, attempt, offset, task.positions[offset])
             if sample is _LEFT_OUT:
                 left_out.append(offset)
             elif sample is not BAD:
@@ -158,22 +168,26 @@ class FunctionRunner:
         runs = runs_of(results, self._plan.layout, self._allocate)
         is_all = len(good) == samples.count
         bad = self._retries.take()
-        if job.is_whole and is_all and len(runs) == 1 and self._plan.of_batches:
+        if task.is_whole and is_all and len(runs) == 1 and self._plan.of_batches:
             spec = spec_of(runs[0], self._plan.layout)
             batch = joined(runs, self._plan.layout)
             original_batch = copy.deepcopy(batch) if self._plan.may_retry else batch
-            whole = self._batch(job, batch, lambda: copy.deepcopy(original_batch))
+            whole = self._batch(task, batch, lambda: copy.deepcopy(original_batch))
             whole.bad = bad + whole.bad
             whole.spec = spec
             return whole
-        return JobResult(runs, good=None if is_all else good, left_out=left_out, bad=bad)
+        return FunctionResult(runs, good=None if is_all else good, left_out=left_out, bad=bad)
 
-    def _sample(self, job: Job, sample: Any, offset: int) -> Any:
-        context = Context(job.epoch, job.indices[offset], job.positions[offset])
-        self._randomness.begin(context.position)
+    def _sample(self, task: FunctionTask, sample: Any, offset: int) -> Any:
+        position = task.positions[offset]
+        self._randomness.begin(position)
         given = {name: sample[name] for name in self._plan.listed}
         for step in self._plan.of_samples:
-            result = step.call(sample, context, self._randomness)
+            if step.wants:
+                context = Context(task.epoch, task.indices[offset], position)
+                result = step.call(sample, context, self._randomness)
+            else:
+                result = step.function(sample)
             if step.kind == "filter":
                 if not _is_true(result, step.name):
                     return _LEFT_OUT
@@ -183,27 +197,45 @@ class FunctionRunner:
                 sample = result
         return to_arrays(sample, given)
 
-    def _batch(self, job: Job, batch: Any, again: Callable[[], Any]) -> JobResult:
-        offset = len(job.indices)
+    def _batch(self, task: FunctionTask, batch: Any, again: Callable[[], Any]) -> FunctionResult:
+        offset = len(task.indices)
         self._watcher.reach_batch(offset)
         try:
-            result = self._call_batch_functions(job, batch)
+            result = self._call_batch_functions(task, batch)
         except (Exception, SystemExit) as raised:
             result = self._retries.again(
-                raised, lambda: self._call_batch_functions(job, again()), offset, job.positions[0]
+                raised, lambda: self._call_batch_functions(task, again()), offset, task.positions[0]
             )
         self._watcher.finished(offset)
-        return JobResult(batch=None if result is BAD else result, is_batch=True, bad=self._retries.take())
+        return FunctionResult(
+            batch=None if result is BAD else result, is_batch=True, bad=self._retries.take()
+        )
 
-    def _call_batch_functions(self, job: Job, batch: Any) -> Any:
-        indices = np.array(job.indices, dtype=np.int64)
-        context = Context(job.epoch, indices, job.positions[0])
+    def _call_batch_functions(self, task: FunctionTask, batch: Any) -> Any:
+        indices = np.array(task.indices, dtype=np.int64)
+        context = Context(task.epoch, indices, task.positions[0])
         self._randomness.begin(context.position, of_batch=True)
         for step in self._plan.of_batches:
             batch = step.call(batch, context, self._randomness)
             if batch is None:
                 raise TypeError(f"{step.name} returned None for a batch: it must return the batch")
         return batch
+
+
+def copied(content: Any) -> Any:
+    """The fields of a sample, or the columns of a batch, on memory of their own."""
+    if type(content) is not dict:
+        return copy.deepcopy(content)
+    return {name: _copied_value(value) for name, value in content.items()}
+
+
+def _copied_value(value: Any) -> Any:
+    kind = type(value)
+    if kind in _IMMUTABLE:
+        return value
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return value.copy()
+    return copy.deepcopy(value)
 
 
 def _is_true(result: Any, name: str) -> bool:

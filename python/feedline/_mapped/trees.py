@@ -220,10 +220,7 @@ def _is_tensor(value: Any) -> bool:
 def _spec(sample: Any, layout: Layout) -> Any:
     """The structure, types and shapes of a sample; samples of one batch must have the same."""
     if isinstance(sample, dict):
-        return {
-            name: ("lists",) if layout.of(name, part) == "lists" else _spec_of_field(name, part, layout)
-            for name, part in sample.items()
-        }
+        return {name: _spec_of_field(layout.of(name, part), part, layout) for name, part in sample.items()}
     if isinstance(sample, tuple):
         return tuple(_spec(part, _PLAIN) for part in sample)
     if isinstance(sample, np.ndarray):
@@ -235,8 +232,10 @@ def _spec_of_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     return ("number",) if _is_number(dtype, shape) else ("array", dtype.str, shape)
 
 
-def _spec_of_field(name: str, part: Any, layout: Layout) -> Any:
-    if layout.of(name, part) != "ragged":
+def _spec_of_field(how: str, part: Any, layout: Layout) -> Any:
+    if how == "lists":
+        return ("lists",)
+    if how != "ragged":
         return _spec(part, _PLAIN)
     return ("ragged", part.dtype.str, part.ndim, _inner(part.shape, layout))
 

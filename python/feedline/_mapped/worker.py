@@ -1,4 +1,4 @@
-"""The worker process of a pipeline with functions: runs jobs and returns their results."""
+"""The worker process of a pipeline with functions: runs tasks and returns their results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from feedline import _native
-from feedline._mapped.run_functions import FunctionRunner, Job, Plan, Watcher
-from feedline._workers.worker import COLLATING, FETCHING, Buffers, Worker
+from feedline._mapped.run_functions import FunctionRunner, FunctionTask, Plan, Watcher
+from feedline._native import WorkerActivity
+from feedline._workers.worker import Buffers, Worker
 
-__all__ = ["MapWork", "pack_job", "reducers"]
+__all__ = ["MapWork", "pack_task", "reducers"]
 
 # A column of at most this many bytes is sent inline, and need not be in the arena.
 _SMALL = 4096
@@ -29,18 +30,18 @@ def reducers() -> dict[type, Callable[[Any], Any]]:
     return tensors.reducers()
 
 
-def pack_job(job: Job, content: bytes) -> bytes:
-    """The body of a task, from a job and its pickled content."""
-    head = pickle.dumps(dataclasses.replace(job, content=None), protocol=5)
+def pack_task(task: FunctionTask, content: bytes) -> bytes:
+    """A task and its pickled content, as bytes."""
+    head = pickle.dumps(dataclasses.replace(task, content=None), protocol=5)
     return len(head).to_bytes(8, "little") + head + content
 
 
-def unpack_job(body: bytes, received: Sequence[Any]) -> Job:
-    """The job of a task, on the memory of the received buffers."""
+def unpack_task(body: bytes, received: Sequence[Any]) -> FunctionTask:
+    """A task from its bytes, on the memory of the received buffers."""
     length = int.from_bytes(body[:8], "little")
-    job: Job = pickle.loads(memoryview(body)[8 : 8 + length])
-    job.content = pickle.loads(memoryview(body)[8 + length :], buffers=received)
-    return job
+    task: FunctionTask = pickle.loads(memoryview(body)[8 : 8 + length])
+    task.content = pickle.loads(memoryview(body)[8 + length :], buffers=received)
+    return task
 
 
 class MapWork:
@@ -66,12 +67,12 @@ class _ConnectionWatcher(Watcher):
         self.reach = connection.reach  # type: ignore[method-assign]
 
     def reach_batch(self, offset: int) -> None:
-        self._connection.enter(FETCHING)
+        self._connection.enter(WorkerActivity.Fetching)
         self._connection.reach(offset)
 
     def finished(self, samples: int) -> None:
         self._connection.made(samples)
-        self._connection.enter(COLLATING)
+        self._connection.enter(WorkerActivity.Collating)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         count = int(np.prod(shape))
@@ -84,7 +85,7 @@ class _ConnectionWatcher(Watcher):
 
 
 class MapWorker(Worker):
-    """Runs jobs in a worker process."""
+    """Runs tasks in a worker process."""
 
     def __init__(self, plan: Plan, connection: _native.WorkerConnection) -> None:
         super().__init__(connection)
@@ -95,20 +96,20 @@ class MapWorker(Worker):
     def reducers(self) -> dict[type, Callable[[Any], Any]]:
         return reducers()
 
-    def do(self, task: int, body: bytes, received: Buffers) -> object:
-        job = unpack_job(body, received)
+    def do(self, number: int, body: bytes, received: Buffers) -> object:
+        task = unpack_task(body, received)
 
         def again() -> Any:
-            return unpack_job(body, [buffer.original() for buffer in received]).content
+            return unpack_task(body, [buffer.original() for buffer in received]).content
 
-        return self._runner.run(job, again)
+        return self._runner.run(task, again)
 
     def alone(self, body: bytes, received: Buffers, offset: int) -> bool:
         """Calls the functions for one sample; False for a batch, whose samples cannot be computed alone."""
-        job = unpack_job(body, received)
-        if not job.is_of_samples or offset >= len(job.indices):
+        task = unpack_task(body, received)
+        if not task.is_of_samples or offset >= len(task.indices):
             return False
-        self._runner.run_sample(job, offset)
+        self._runner.run_sample(task, offset)
         return True
 
     def where(self) -> tuple[int | None, str]:

@@ -160,14 +160,14 @@ def _inspect(
     joined = {name for name, kind in plan.kinds.items() if kind in ("variable", "lists")}
     if element_spec is not None:
         return (element_spec if isinstance(element_spec, dict) else {_ALL: element_spec}), set()
-    checkpoint = loader.checkpoint()
+    state = loader.state_dict()
     epoch = loader._epoch(numpy_columns)
     try:
         batch = next(epoch, None)
     finally:
         epoch.close()
     # The first epoch must deliver this batch again.
-    loader.resume(checkpoint)
+    loader.load_state_dict(state)
     if batch is None:
         raise InvalidArgumentError.explained("dataset: an epoch has no batch to inspect", _HINT)
     found = batch if isinstance(batch, dict) else {_ALL: batch}

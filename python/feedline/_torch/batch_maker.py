@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from feedline._torch.collatable import Fitting, Misfit, name_misfits
+from feedline._torch.collatable import CollateCheck, Misfit, name_misfits
 from feedline._workers.retries import BAD, PendingFault, Retries
 from feedline.faults import FaultPolicy
 
 __all__ = [
-    "Amended",
+    "AmendedBatch",
     "ConsecutiveFailures",
-    "Maker",
+    "SampleLoader",
     "UnequalSamples",
     "getter",
     "is_list_of",
@@ -25,21 +25,21 @@ __all__ = [
 ]
 
 # How many samples of an iterator may fail in a row if the policy sets no limit: without a limit, an iterator
-# that always fails would be called for ever.
+# that always fails would be called forever.
 _MOST = 1000
 
 
 @dataclass
-class Amended:
+class AmendedBatch:
     """The task to complete a batch: which samples take the place of its bad ones."""
 
     index: list[Any]
     # The number of the task whose good samples the worker may still hold.
-    of: int
+    held_task: int
     # Offsets whose own sample is not loaded again: it kills its worker, or was moved to another batch.
-    dead: frozenset[int] = frozenset()
+    not_reloaded: frozenset[int] = frozenset()
     # Whether samples are loaded one at a time, though the data set has `__getitems__`.
-    is_apart: bool = False
+    one_at_a_time: bool = False
     # Offset -> index of another sample.
     fills: dict[int, Any] = field(default_factory=dict)
     # Offset -> offset whose sample moves here.
@@ -47,11 +47,11 @@ class Amended:
     # Offsets that stay empty.
     left_out: frozenset[int] = frozenset()
     # Offsets that get the replacement sample of the user.
-    given: frozenset[int] = frozenset()
+    substituted: frozenset[int] = frozenset()
     # Offsets that are not decided yet: the worker loads the others and holds them.
-    lost: frozenset[int] = frozenset()
+    undecided: frozenset[int] = frozenset()
     # The worker's journal from before the batch.
-    before: bytes | None = None
+    journal_before: bytes | None = None
     # The number of the batch in the epoch, from which the random numbers of a filling sample are seeded.
     batch: int = 0
 
@@ -84,7 +84,7 @@ class UnequalSamples:
 
     @classmethod
     def found(
-        cls, raised: BaseException, samples: list[Any], fitting: Fitting, index: Callable[[int], Any]
+        cls, raised: BaseException, samples: list[Any], fitting: CollateCheck, index: Callable[[int], Any]
     ) -> UnequalSamples:
         """Finds the samples that are the cause, and names them in a note on the exception. Offsets that are
         BAD are ignored."""
@@ -104,7 +104,7 @@ class UnequalSamples:
         return misfit.about(self.index(misfit.offset))
 
 
-class Maker:
+class SampleLoader:
     """Loads samples of a map-style data set one by one, and handles those that fail."""
 
     def __init__(self, dataset: Any, retries: Retries, replacement: Any = BAD) -> None:
@@ -142,7 +142,7 @@ class Maker:
         return sample
 
     def refit(
-        self, odd: UnequalSamples, fitting: Fitting, key: int, make: Callable[[int], Any] | None
+        self, odd: UnequalSamples, fitting: CollateCheck, key: int, make: Callable[[int], Any] | None
     ) -> None:
         """Handles the samples that do not fit the others of their batch, and changes `odd.samples`. `make`
         loads the sample of an offset again; None if that is not possible."""
@@ -183,7 +183,7 @@ class Maker:
 
 
 def _refitted(
-    offset: int, make: Callable[[int], Any], odd: UnequalSamples, good: list[int], fitting: Fitting
+    offset: int, make: Callable[[int], Any], odd: UnequalSamples, good: list[int], fitting: CollateCheck
 ) -> Any:
     """Loads a sample again, and checks that it fits the good ones."""
     sample = make(offset)

@@ -14,9 +14,9 @@ import torch
 from torch.utils.data import _utils
 
 from feedline._described import described
-from feedline._torch.random_state import Draws
+from feedline._torch.random_state import GeneratorStates
 
-__all__ = ["Fitting", "Misfit", "name_misfits"]
+__all__ = ["CollateCheck", "Misfit", "name_misfits"]
 
 # The path from a sample to one of its parts: keys and indices.
 Place = tuple[Any, ...]
@@ -67,10 +67,10 @@ class _Group:
     text: str
 
 
-class Fitting:
+class CollateCheck:
     """Compares the samples of a batch, and calls the collate function to confirm which ones do not fit."""
 
-    def __init__(self, collate: Callable[[Any], Any], draws: Draws) -> None:
+    def __init__(self, collate: Callable[[Any], Any], draws: GeneratorStates) -> None:
         self._collate = collate
         self._is_default = collate is _utils.collate.default_collate
         self._draws = draws

@@ -15,19 +15,23 @@ from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIt
 
 from feedline import _native
 from feedline._native import call_interruptibly
+from feedline._torch.batch import Batch
 from feedline._torch.batch_maker import (
     ConsecutiveFailures,
-    Maker,
+    SampleLoader,
     UnequalSamples,
     is_list_of,
     is_within_limit,
 )
-from feedline._torch.collatable import Fitting
-from feedline._torch.driver import Batch, Driver
-from feedline._torch.random_state import Draws
+from feedline._torch.collatable import CollateCheck
+from feedline._torch.dataset_state import DatasetTracker, restore
+from feedline._torch.driver import Driver
+from feedline._torch.progress import Progress
+from feedline._torch.random_state import GeneratorStates
+from feedline._torch.seeding import SampleSeeding, SeededDataset
 from feedline._workers.remote_error import RemoteError, place
 from feedline._workers.retries import BAD, PendingFault, Retries
-from feedline._workers.shortage import step_back
+from feedline._workers.shortage import ShortagesMet, step_back
 from feedline.faults import explain_shortage
 
 if TYPE_CHECKING:
@@ -45,9 +49,12 @@ class _StartedBatch(Batch):
     open: AbstractSet[int] = frozenset()
     # How many samples of an iterable data set it should have.
     target: int = 0
+    # How often the machine was short of something since this many samples were loaded.
+    steps_back: int = 0
+    loaded_before: int = 0
 
-    def __init__(self, number: int, index: Any) -> None:
-        super().__init__(number, index)
+    def __init__(self, number: int, index: Any, size: int, worker: int | None) -> None:
+        self.number, self.index, self.size, self.worker = number, index, size, worker
         self.loaded: list[Any] = []
 
 
@@ -68,16 +75,27 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         super().__init__(loader)
-        self._driver: Driver[_StartedBatch] = Driver(loader, self, self, ahead=1)
+        self._driver: Driver[_StartedBatch] = Driver(loader, self, self, _StartedBatch, ahead=1)
+        self._driver.begin(self._sampler_iter)
+        self._num_yielded = self._driver.start.batches
+        # The place in a data set that has one, and how many samples were drawn from its iterator.
+        self._tracker = DatasetTracker(loader._snapshot_every)
+        self._drawn = 0
         self._samples = loader._loader_state.samples
         self._account = loader._loader_state.account
+        self._shortages = ShortagesMet()
+        if self._driver.start.is_resumed and self._driver.has_places:
+            self._go_to_place(loader._loader_state.progress)
+        self._seeding: SampleSeeding | None = None
+        if loader.seeding == "sample":
+            self._seeding = SampleSeeding(int(self._base_seed), self._driver.number)
+            self._dataset_fetcher.dataset = SeededDataset(self._dataset, self._seeding)
         self._maker = self._make_maker(loader)
         self._failures: ConsecutiveFailures | None = None
         if loader.faults is not None and self._dataset_kind == _DatasetKind.Iterable:
             self._failures = ConsecutiveFailures(self._dataset_fetcher.dataset_iter, loader.faults)
         self._fills_batches = loader.faults is None or loader.faults.fill is not False
-        self._driver.begin(self._sampler_iter)
-        self._fitting = Fitting(self._collate_fn, Draws())
+        self._fitting = CollateCheck(self._collate_fn, GeneratorStates())
         # A batch that is ready and not delivered yet, and the function to call when it is delivered.
         self._ready: tuple[Any] | None = None
         self._confirm: Callable[[], None] | None = None
@@ -94,18 +112,35 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         self._indices: Any = None
         self._stage = "fetching"
 
-    def _make_maker(self, loader: DataLoader[Any]) -> Maker | None:
+    def _go_to_place(self, progress: Progress) -> None:
+        place = progress.place
+        if place is None:
+            return
+        self._tracker.begin(place)
+        self._drawn = place.drawn
+        if self._dataset_kind == _DatasetKind.Iterable:
+            began = time.monotonic()
+            fetcher = self._dataset_fetcher
+            with progress.reading(is_resumed=True):
+                fetcher.dataset_iter = restore(self._dataset, fetcher.dataset_iter, place, lambda _: None)
+            self._account.slow_resume(time.monotonic() - began, place.drawn - place.state_drawn)
+
+    def _make_maker(self, loader: DataLoader[Any]) -> SampleLoader | None:
         policy = loader.faults
         if policy is None:
             return None
         pause = functools.partial(call_interruptibly, time.sleep)
         seed, folders = int(self._base_seed), loader._loader_state.folders
         retries = Retries(policy, seed=seed, pause=pause, notify=self._noted, folders=folders)
-        return Maker(
-            _Interruptible(self._dataset), retries, policy.replacement if policy.has_replacement else BAD
+        return SampleLoader(
+            _Interruptible(self._dataset_fetcher.dataset if self._seeding else self._dataset),
+            retries,
+            policy.replacement if policy.has_replacement else BAD,
         )
 
     def _noted(self, name: str, details: dict[str, Any]) -> None:
+        if not self._shortages.is_news(name, details):
+            return
         self._account.source_event(name, details)
         # Now: while the source is unavailable, no batch is delivered.
         self._account.notify()
@@ -124,15 +159,17 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
     def _next_batch(self) -> Any:
         began = time.perf_counter()
+        driver = self._driver
+        fetch = self._fetch if self._seeding is None else self._fetch_apart
         try:
-            while not self._driver.ready:
+            while not driver.ready:
                 if self._current is None:
-                    batch = self._driver.next_batch()
+                    batch = driver.next_batch()
                     # At the end of the plan the driver may have started one itself.
                     self._current = self._current or batch
                 if self._current is None:
                     raise _End
-                self._fetch_again_if_short(self._current)
+                fetch(self._current)
                 if self._current.is_settled:
                     self._current = None
         except _native.Interrupted:
@@ -140,8 +177,8 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
             raise
         except _End:
             self._current = None
-            self._driver.plan_ends()
-            self._driver.end()
+            driver.plan_ends()
+            driver.end()
             self._account.notices.issue()
             raise StopIteration from None
         except BaseException as raised:
@@ -149,13 +186,17 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
             raise
         finally:
             self._account.notify()
-        ready = self._driver.ready.popleft()
+        ready = driver.ready.popleft()
         if isinstance(ready, BaseException):
             self._current = None
             # `from`, so that its own cause is kept.
             raise ready from ready.__cause__
-        self._confirm = self._driver.delivery(ready.samples, time.perf_counter() - began)
-        self._account.notify()
+        if driver.has_places:
+            fetcher = self._dataset_fetcher
+            iterator = getattr(fetcher, "dataset_iter", None)
+            has_ended = bool(getattr(fetcher, "ended", False))
+            ready.place = self._tracker.place(self._dataset, iterator, self._drawn, has_ended=has_ended)
+        self._confirm = driver.delivery(ready, time.perf_counter() - began)
         data, ready.content = ready.content, None
         if self._pin_memory:
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
@@ -175,15 +216,12 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         if self._maker is not None and offset is not None and isinstance(raised, (Exception, SystemExit)):
             sent = RemoteError.of(raised, offset=offset, stage=self._stage)
             fault = PendingFault.raised(raised, sent, offset, None)
-        self._driver.lose(current, fault=fault)
+        self._driver.add_raised(current, fault=fault)
         self._driver.ready.clear()
         if fault is not None:
             self._driver.leave()
 
     # ---- called by the driver ----
-
-    def begin_batch(self, number: int, index: Any) -> _StartedBatch:
-        return _StartedBatch(number, index)
 
     def order(self, batch: _StartedBatch) -> None:
         """Does nothing: one batch is loaded at a time, when it is needed."""
@@ -206,25 +244,30 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
     # ---- loading ----
 
-    def _fetch_again_if_short(self, current: _StartedBatch) -> None:
-        """Loads a batch. If the machine is short of memory, threads or descriptors, what can be spared is
-        given back, and the sample is loaded again. With a policy, `Retries` does so."""
+    def _steps_back(self, raised: BaseException, current: _StartedBatch) -> bool:
+        """Whether a batch is to be loaded on: if the machine is short of memory, threads or descriptors, what
+        can be spared is given back first. With a policy, `Retries` does so."""
+        if self._maker is not None or self._dataset_kind != _DatasetKind.Map:
+            # An iterator that has raised may be at its end.
+            return False
+        if len(current.loaded) > current.loaded_before:
+            current.steps_back, current.loaded_before = 0, len(current.loaded)
         pause = functools.partial(call_interruptibly, time.sleep)
-        steps_back, loaded = 0, 0
-        while True:
-            try:
-                return self._fetch(current)
-            except Exception as raised:
-                # An iterator that has raised may be at its end.
-                is_done = self._maker is not None or self._dataset_kind != _DatasetKind.Map
-                if len(current.loaded) > loaded:
-                    steps_back, loaded = 0, len(current.loaded)
-                if is_done or not step_back(raised, steps_back, pause):
-                    raise
-                steps_back += 1
+        if not isinstance(raised, Exception) or not step_back(raised, current.steps_back, pause, self._noted):
+            return False
+        current.steps_back += 1
+        return True
+
+    def _fetch_apart(self, current: _StartedBatch) -> None:
+        """Loads a batch whose samples have random numbers of their own."""
+        assert self._seeding is not None
+        with self._seeding.apart():
+            self._seeding.note_batch(current.index)
+            self._fetch(current)
 
     def _fetch(self, current: _StartedBatch) -> None:
-        """Loads the missing samples of a batch, and reports the result to the driver."""
+        """Loads the missing samples of a batch, and reports the result to the driver. If it reports none, as
+        the machine is short of something, the rest is to be loaded by another call."""
         index = current.index
         walk: Any = None
         self._offset = None
@@ -260,12 +303,15 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
             message = f"StopIteration was raised {where}; it would have ended the epoch silently"
             raise RuntimeError(message) from raised
         except BaseException as raised:
-            self._note(raised, walk)
-            raise
+            if not self._steps_back(raised, current):
+                self._note(raised, walk)
+                raise
 
     def _collated(self, samples: Any) -> Any:
         self._stage = "collating"
         self._offset = None
+        if self._seeding is not None:
+            self._seeding.begin_batch()
         batch = call_interruptibly(self._dataset_fetcher.collate_fn, samples)
         if self._fitting.memory is None and self._auto_collation:
             self._fitting.remember(samples)
@@ -287,7 +333,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
     def _index_at(self, offset: int) -> Any:
         return self._indices[offset] if self._dataset_kind == _DatasetKind.Map else None
 
-    def _fitted(self, maker: Maker, samples: list[Any]) -> Any:
+    def _fitted(self, maker: SampleLoader, samples: list[Any]) -> Any:
         """Collates the good samples. BAD if some of them do not fit the others and the policy does not raise:
         these are then BAD in `samples`, unless a retry or the user's replacement gave others."""
         odd: UnequalSamples | None = None
@@ -311,7 +357,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
         assert self._maker is not None
         return self._maker.get(self._indices[self._reach(offset)])
 
-    def _make(self, maker: Maker, current: _StartedBatch) -> None:
+    def _make(self, maker: SampleLoader, current: _StartedBatch) -> None:
         """Loads the missing samples of a batch. If none of them is bad, the batch is collated."""
         indices = list(current.index) if self._auto_collation else [current.index]
         samples = current.loaded
@@ -392,6 +438,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
     def _next(self, iterator: Any, offset: int) -> Any:
         """The next sample of an iterable data set; BAD for one that fails, unless the policy raises."""
+        self._drawn += 1
         if self._maker is None or self._failures is None:
             return self._pull(iterator, _End)
         try:
@@ -405,6 +452,7 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
 
     def _next_again(self, iterator: Any, failed: BaseException) -> Any:
         """A retry. At the end of the iterator there is no sample to retry with, so the failure is raised."""
+        self._drawn += 1
         sample = self._pull(iterator, _End)
         if sample is _End:
             raise failed

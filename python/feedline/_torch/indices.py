@@ -80,6 +80,14 @@ class Planned:
         self._starts.append(self._samples)
         self._samples += samples
 
+    def skip(self, batches: int, samples: int) -> None:
+        """Begins behind that many batches, which are not needed."""
+        self._first, self._samples = batches, samples
+
+    @property
+    def samples(self) -> int:
+        return self._samples
+
     def batch(self, number: int) -> Any:
         return self._batches[number - self._first]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from feedline._account import Account
+from feedline._torch.progress import Progress
 from feedline._torch.samples import Samples
 from feedline._workers.death import Death
 from feedline._workers.sources import folders_of
+from feedline._workers.tuning import Tuning
 from feedline._workers.zygote import Zygote
 
 __all__ = ["LoaderState"]
@@ -25,7 +27,12 @@ class LoaderState:
         # Folders of the data set that existed when the loader was created.
         self.folders = folders_of(dataset)
         self.epochs = 0
+        # How many epochs were begun, also of those that a state has continued.
+        self.runs = 0
+        self.progress = Progress()
         self.deaths: list[Death] = []
+        # How many workers run at once, if that is tuned.
+        self.tuning: Tuning | None = None
         self._zygote: Zygote | None = None
 
     def take(self) -> Zygote | None:
@@ -39,7 +46,7 @@ class LoaderState:
             zygote.end()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_zygote": None}
+        return {**self.__dict__, "_zygote": None, "progress": Progress()}
 
     def __del__(self) -> None:
         zygote = self.take()

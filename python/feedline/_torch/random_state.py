@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["Draws", "State"]
+__all__ = ["STATE_BYTES", "GeneratorStates", "State", "numpy_address", "random_address"]
 
 _MERSENNE = struct.Struct("<625I")
-_STATE_BYTES = 2500
+STATE_BYTES = 2500
 # The header of a Python object: reference count and type.
 _HEAD_BYTES = 16
 
@@ -28,7 +28,7 @@ _HEAD_BYTES = 16
 State = tuple[bytes | None, bytes, bytes | None]
 
 
-class Draws:
+class GeneratorStates:
     """Saves and restores the states."""
 
     def __init__(self) -> None:
@@ -101,21 +101,43 @@ def _restore_numpy(generator: Any, has_gauss: int, gauss: float) -> None:
 
 def _random_memory() -> Callable[[], bytes] | None:
     """A function that reads the memory of `random`'s global generator; None if its layout is unknown."""
+    place = random_address()
+    return None if place is None else lambda: ctypes.string_at(place, STATE_BYTES)
+
+
+def random_address() -> int | None:
+    """Where the state of `random`'s global generator is; None if its layout is unknown."""
     probe = random.Random(7)
     if sys.implementation.name != "cpython" or type(random._inst) is not random.Random:
         return None
-    if random.Random.__basicsize__ < _HEAD_BYTES + _STATE_BYTES:
+    if random.Random.__basicsize__ < _HEAD_BYTES + STATE_BYTES:
         return None
     expected = probe.getstate()[1]
     place = id(probe) + _HEAD_BYTES
-    if ctypes.string_at(place, _STATE_BYTES) != _MERSENNE.pack(expected[-1], *expected[:-1]):
+    if ctypes.string_at(place, STATE_BYTES) != _MERSENNE.pack(expected[-1], *expected[:-1]):
         return None
-    place = id(random._inst) + _HEAD_BYTES
-    return lambda: ctypes.string_at(place, _STATE_BYTES)
+    return id(random._inst) + _HEAD_BYTES
 
 
 def _numpy_memory(numpy: Any) -> Callable[[], bytes | None] | None:
     """A function that reads the memory of NumPy's global generator; None if its layout is unknown."""
+    place = numpy_address(numpy)
+    if place is None:
+        return None
+    generator = numpy.random.mtrand._rand._bit_generator
+
+    def peek() -> bytes | None:
+        # This closure keeps the generator alive, and so its memory. For another generator, the state is
+        # fetched every time.
+        if numpy.random.mtrand._rand._bit_generator is not generator:
+            return None
+        return ctypes.string_at(place, STATE_BYTES)
+
+    return peek
+
+
+def numpy_address(numpy: Any) -> int | None:
+    """Where the state of NumPy's global generator is; None if its layout is unknown."""
     try:
         generator = numpy.random.mtrand._rand._bit_generator
         # Other generators have another layout, and a shorter state.
@@ -125,14 +147,6 @@ def _numpy_memory(numpy: Any) -> Callable[[], bytes | None] | None:
         _, numbers, position, *_ = numpy.random.get_state()
     except (AttributeError, TypeError, ValueError):
         return None
-    if ctypes.string_at(place, _STATE_BYTES) != numbers.tobytes() + int(position).to_bytes(4, "little"):
+    if ctypes.string_at(place, STATE_BYTES) != numbers.tobytes() + int(position).to_bytes(4, "little"):
         return None
-
-    def peek() -> bytes | None:
-        # This closure keeps the generator alive, and so its memory. For another generator, the state is
-        # fetched every time.
-        if numpy.random.mtrand._rand._bit_generator is not generator:
-            return None
-        return ctypes.string_at(place, _STATE_BYTES)
-
-    return peek
+    return int(place)

@@ -22,8 +22,11 @@ from torch.utils.data.dataloader import (
 from feedline import _native
 from feedline._copied import warn_of_copies
 from feedline._described import described
-from feedline._torch.batch_maker import Amended
-from feedline._torch.driver import Batch, Driver
+from feedline._torch.batch import Batch
+from feedline._torch.batch_maker import AmendedBatch
+from feedline._torch.dataset_state import Stated
+from feedline._torch.driver import Driver
+from feedline._torch.sampling import is_stateful
 from feedline._torch.worker import LoaderWork
 from feedline._workers.open_files import warn_of_shared_files
 from feedline._workers.pool_reports import PoolOwner, PoolReports, TaskPlace, lost_task_error
@@ -47,11 +50,11 @@ class _Task(Batch):
     is_held: bool = False
     # Whether its own samples are made as if they were others.
     is_remade: bool = False
-    before: bytes | None = None
-    is_taken_apart: bool = False
+    journal_before: bytes | None = None
+    one_at_a_time: bool = False
     # By offset: samples that kill, reported with the result of the others; samples that are not made again.
-    lost: Mapping[int, PendingFault] = MappingProxyType({})
-    dead: AbstractSet[int] = frozenset()
+    undecided: Mapping[int, PendingFault] = MappingProxyType({})
+    not_reloaded: AbstractSet[int] = frozenset()
     # What has come and waits for its turn.
     arrival: _Arrival | None = None
 
@@ -84,7 +87,7 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         self._is_fresh = loader._is_fresh
         self._has_policy = loader.faults is not None
         self._loader_state = loader._loader_state
-        self._driver: Driver[_Task] = Driver(loader, self, self, self._ahead)
+        self._driver: Driver[_Task] = Driver(loader, self, self, _Task, self._ahead)
         self._account = loader._loader_state.account
         self._look_for_open_files(loader)
         self._look_for_copies(loader)
@@ -102,21 +105,28 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
             faults=loader.faults,
             fill=self._driver.fill != _native.Fill.Never,
             folders=loader._loader_state.folders,
+            epoch=loader._loader_state.epochs if loader.seeding == "sample" else None,
+            tracks=self._dataset_kind == _DatasetKind.Iterable or is_stateful(self._dataset),
+            snapshot_every=loader._snapshot_every,
+            places=loader._loader_state.progress.worker_places(self._num_workers),
         )
         # Called when the batch that was made last is the consumer's.
         self._confirm: Callable[[], None] | None = None
         self._worker_pool: WorkerPool | None = None
         config = loader._config()
         account, deaths = self._account, self._loader_state.deaths
+        self._reports = PoolReports(account, account.policy, deaths, config, "its batch is recomputed")
         self._worker_pool = WorkerPool(
             work,
             config,
             fresh=loader._is_fresh,
             name="DataLoader",
             owner=self,
-            reports=PoolReports(account, account.policy, deaths, config, "its batch is recomputed"),
+            reports=self._reports,
             zygote=self._loader_state.take(),
         )
+        if self._loader_state.tuning is not None:
+            self._loader_state.tuning.start(self._worker_pool, self._reports)
         self._worker_pool.start()
         self._workers = self._worker_pool.workers
         self._reset(loader, first_iter=True)
@@ -143,8 +153,12 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         )
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        if first_iter:
+            self._loader_state.progress.sampler_begun_again()
         super()._reset(loader, first_iter)
         self._driver.begin(self._sampler_iter)
+        if self._loader_state.tuning is not None:
+            self._loader_state.tuning.begin_epoch()
         # Batches that are not delivered, in order, and those that a worker has, by the number of their task.
         self._waiting: dict[int, _Task] = {}
         self._sent: dict[int, _Task] = {}
@@ -152,7 +166,9 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         self._ordered = self._consumed = 0
         self._active = [True] * self._num_workers
         self._assigned = [0] * self._num_workers
-        self._cycle = itertools.cycle(range(self._num_workers))
+        self._num_yielded = self._driver.start.batches
+        turn = self._driver.start.next_worker
+        self._cycle = itertools.cycle([(turn + at) % self._num_workers for at in range(self._num_workers)])
         # By worker id, the first and the last batch that its current process has made.
         self._first_and_last: dict[int, tuple[_Task, _Task]] = {}
         self._resuming: dict[int, int] = {}
@@ -161,7 +177,8 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
             for worker_id in range(self._num_workers):
                 task = next(self._tasks)
                 self._resuming[task] = worker_id
-                self._worker_pool.submit(task, pickle.dumps(self._shared_seed), worker_id, resume=True)
+                body = pickle.dumps((self._shared_seed, self._driver.number))
+                self._worker_pool.submit(task, body, worker_id, resume=True)
         self._order_ahead()
 
     def _order_ahead(self) -> None:
@@ -187,22 +204,19 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
 
     # ---- what the driver wants ----
 
-    def begin_batch(self, number: int, index: Any) -> _Task:
-        return _Task(number, index, number % self._num_workers)
-
     def order(self, batch: _Task) -> None:
         self._wait_for(batch)
         if batch.left_out:
-            batch.dead |= batch.left_out
+            batch.not_reloaded |= batch.left_out
         is_whole = not self._auto_collation or batch.own in (0, batch.size)
         self._submit(batch, batch.index if is_whole else batch.index[: batch.own])
 
     def remake(self, batch: _Task) -> None:
         """With random numbers that depend on the batch alone, as if all its places were to be filled."""
         self._sent.pop(batch.task, None)
-        batch.task, batch.is_held, batch.before, batch.arrival = -1, False, None, None
-        batch.lost = {}
-        batch.dead = set(range(batch.size))
+        batch.task, batch.is_held, batch.journal_before, batch.arrival = -1, False, None, None
+        batch.undecided = {}
+        batch.not_reloaded = set(range(batch.size))
         batch.is_remade = True
         if batch.own:
             self.amend(batch)
@@ -211,21 +225,23 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         if batch.number not in self._waiting:
             # It has no samples of its own.
             self._wait_for(batch)
-            batch.dead = set(range(batch.size))
+            batch.not_reloaded = set(range(batch.size))
         held, batch.is_held = batch.task if batch.is_held else -1, False
-        fills = set(batch.fills).union(range(batch.own) if batch.is_remade else ()).difference(batch.lost)
-        fills -= batch.left_out | batch.moves.keys() | batch.given
-        amended = Amended(
+        fills = (
+            set(batch.fills).union(range(batch.own) if batch.is_remade else ()).difference(batch.undecided)
+        )
+        fills -= batch.left_out | batch.moves.keys() | batch.substituted
+        amended = AmendedBatch(
             index=batch.index if self._auto_collation else [batch.index],
-            of=held,
-            dead=frozenset(batch.dead),
-            is_apart=batch.is_taken_apart,
+            held_task=held,
+            not_reloaded=frozenset(batch.not_reloaded),
+            one_at_a_time=batch.one_at_a_time,
             fills={offset: batch.sample(offset, is_batched=self._auto_collation) for offset in fills},
             moves=dict(batch.moves),
             left_out=frozenset(batch.left_out),
-            given=frozenset(batch.given),
-            lost=frozenset(batch.lost),
-            before=batch.before,
+            substituted=frozenset(batch.substituted),
+            undecided=frozenset(batch.undecided),
+            journal_before=batch.journal_before,
             batch=batch.number,
         )
         self._submit(batch, amended)
@@ -321,7 +337,7 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
             return
         if answer.kind != "raised":
             offset, seconds = answer.slowest
-            if seconds > self._account.slow_bar:
+            if self._account.ledger.is_slow(seconds):
                 self._account.slow(self._sample(batch, offset, "fetching")[0], seconds, batch.worker_id)
         if self._driver.plans_on_arrival or answer.kind == "raised":
             self._keep(batch, _Arrival(answer, answer.samples, []))
@@ -342,9 +358,14 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         self._plan_arrived()
 
     def _faulty(self, batch: _Task, faulty: FaultyResult, samples: int) -> None:
-        batch.before = batch.before or faulty.before
-        bad = faulty.bad + list(batch.lost.values())
-        batch.lost = {}
+        if faulty.has_ended:
+            self._loader_state.progress.note_end(batch.worker_id, faulty.place)
+            self._exhausted(batch.worker_id)
+            return
+        batch.place = faulty.place
+        batch.journal_before = batch.journal_before or faulty.before
+        bad = faulty.bad + list(batch.undecided.values())
+        batch.undecided = {}
         if faulty.is_held:
             batch.is_held = True
             self._driver.add_result(batch, sorted(bad, key=lambda one: one.offset), is_collated=False)
@@ -372,7 +393,7 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
     def _notify(self, batch: _Task, arrival: _Arrival) -> None:
         content = arrival.content
         if isinstance(content, BaseException):
-            self._driver.lose(batch, content)
+            self._driver.add_raised(batch, content)
         elif getattr(content, "kind", None) == "raised":
             self._lose(batch, content)
         else:
@@ -381,7 +402,7 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
     def _lose(self, batch: _Task, result: _native.TaskResult) -> None:
         """A batch raised. With a policy, the sample that raised is a fault like any other."""
         if not self._has_policy:
-            self._driver.lose(batch, result)
+            self._driver.add_raised(batch, result)
             return
         remote_error: RemoteError = load(result)
         offset = remote_error.offset
@@ -389,11 +410,11 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
             # Its samples have no index; all of the batch are lost with the one that raised.
             offset = 0
         if offset is None or remote_error.stage not in ("fetching", "collating"):
-            self._driver.lose(batch, remote_error)
+            self._driver.add_raised(batch, remote_error)
             return
         error = self._raised(remote_error, batch)
         fault = PendingFault.raised(remote_error.again(), remote_error, offset, getattr(error, "path", None))
-        self._driver.lose(batch, error, fault)
+        self._driver.add_raised(batch, error, fault)
 
     def _deliver(self, arrival: _Task | BaseException, waited: float) -> Any:
         error: Any = arrival
@@ -417,8 +438,12 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
             data = load(data)
         if isinstance(data, RemoteError):
             raise self._raised(data, arrival)
+        if type(data) is Stated:
+            data, arrival.place = data.batch, data.place
         arrival.content = None
-        self._confirm = self._driver.delivery(arrival.samples, waited)
+        self._confirm = self._driver.delivery(arrival, waited)
+        if self._loader_state.tuning is not None and self._worker_pool is not None:
+            self._loader_state.tuning.delivered(waited, self._worker_pool, self._reports)
         self._account.notify()
         if self._pin_memory:
             data = _utils.pin_memory.pin_memory(data, self._pin_memory_device)
@@ -458,21 +483,21 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         fault.action = action = self._account.action(fault.names)
         is_map = self._dataset_kind == _DatasetKind.Map
         can_continue = (
-            is_map and action != "raise" and (given_up.offset is not None or not batch.is_taken_apart)
+            is_map and action != "raise" and (given_up.offset is not None or not batch.one_at_a_time)
         )
         if not can_continue:
             self._sent.pop(given_up.task)
             self._keep(batch, _Arrival(error, 0, []))
             return
-        batch.before = batch.before or given_up.journal
+        batch.journal_before = batch.journal_before or given_up.journal
         if given_up.offset is None:
             # The data set makes all samples at once: one at a time, it will be seen which of them it is.
-            batch.is_taken_apart = True
+            batch.one_at_a_time = True
         else:
             offset = int(given_up.offset)
             if offset not in batch.fills:
-                batch.dead |= {batch.moves.get(offset, offset)}
-            batch.lost = {**batch.lost, offset: fault}
+                batch.not_reloaded |= {batch.moves.get(offset, offset)}
+            batch.undecided = {**batch.undecided, offset: fault}
         self.amend(batch)
 
     # ---- what is known of the workers ----

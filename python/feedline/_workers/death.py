@@ -33,7 +33,7 @@ class Death:
         peak_bytes: the peak of its resident memory.
         what: the call that the worker was running, for workers of an Executor.
         cause: why the worker died: "out of memory", "bus error", "crash in native code", "limit of the
-            system", "deadline passed", "descriptors closed", "ended by itself", "killed from outside",
+            system", "deadline passed", "descriptors closed", "exited", "killed from outside",
             "lost with its zygote".
         is_certain: False if the cause is only likely.
         why: the evidence for the cause.
@@ -99,13 +99,13 @@ class Death:
         if self.cause == "deadline passed" and self.stage == "starting":
             how = "took too long and was killed"
         elif self.cause == "deadline passed":
-            how = f"was killed after {self.seconds:.1f} s at one sample,"
+            how = f"was killed by its deadline after {self.seconds:.1f} s"
         elif self.cause == "descriptors closed":
             how = "ended because code in it closed its descriptors"
         elif self.signal is not None:
             how = f"was killed by {self.signal}"
         elif self.exit_code is not None:
-            how = f"ended by itself with exit code {self.exit_code}"
+            how = f"exited with code {self.exit_code}"
         else:
             how = "was lost with its zygote"
         likely = "" if self.is_certain else "likely "
@@ -228,7 +228,7 @@ class Stall:
         else:
             # About twice as long.
             enough = max(10, 10 * round(self.seconds / 5))
-            hint = "it may hang for ever"
+            hint = "it may hang forever"
             if deadline == "auto":
                 hint = "it is replaced if it uses no processor time for 5 to 9 minutes"
             hint += f"; with deadline={enough} it would be killed and replaced after {enough} s"

@@ -152,6 +152,11 @@ class PoolReports:
             self._events.notices.add(text, ResourceShortageWarning, owner.line_of(None))
         self._issue()
 
+    def chosen(self, first: int, of: int) -> None:
+        """`of` workers were chosen for the user, and `first` of them run at first."""
+        text = f"{first} of {of} workers run at first; their number is tuned"
+        self._events.event("workers_chosen", {"text": text, "workers": first, "of": of})
+
     def tuned(self, before: int, now: int, of: int, why: str) -> None:
         """Another number of workers runs at once, to suit the work."""
         name = "workers_increased" if now > before else "workers_reduced"
@@ -222,4 +227,4 @@ def _mebibytes(count: int) -> str:
 def death_without(what: str | None, death: Death) -> str:
     """A death in one line, without the call that was named already."""
     text = str(death)
-    return text if what is None else text.replace(f" at one sample, in {what}", "").replace(f" in {what}", "")
+    return text if what is None else text.replace(f" in {what}", "")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +74,9 @@ class FaultyResult:
     bad: list[PendingFault] = field(default_factory=list)
     is_held: bool = False
     before: bytes | None = None
+    # The place of the worker in its data set, if that has one, and whether there are no more samples.
+    place: Any = None
+    has_ended: bool = False
 
 
 class Retries:
@@ -90,15 +94,19 @@ class Retries:
         folders: Iterable[str] = (),
         home: int | None = None,
         leaves: bool = False,
+        alone: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         """`stage` is the name of the stage in messages; `pause` waits; `notify` is called with events of the
-        source. Without `raises`, the action "raise" is recorded as a fault, and the caller raises. `folders`
-        existed when the loader was created. `home` is the pid of the worker: in a child that was forked in
-        it, nothing is retried. With `leaves`, a worker that is short of something ends, and a fresh one takes
-        its task."""
+        source, and of shortages in the trainer. Without `raises`, the action "raise" is recorded as a fault,
+        and the caller raises. `folders` existed when the loader was created. `home` is the pid of the worker:
+        in a child that was forked in it, nothing is retried. With `leaves`, a worker that is short of
+        something ends, and a fresh one takes its task; without it, the sample is made again within `alone`,
+        which keeps other threads from making samples."""
         self._policy = _native.Policy(policy.config())
         self._sources = Sources(self._policy.patience, pause, notify, folders)
         self._pause = pause
+        self._notify = notify
+        self._alone = alone
         self._seed = seed
         self._stage = stage
         self._raises = raises
@@ -118,7 +126,8 @@ class Retries:
             is_named = self._policy.wanted(names, os_error) != "raise"
             if self._leaves and not is_named:
                 leave_if_short(raised)
-            if not self._leaves and not is_named and step_back(raised, steps_back, self._pause):
+            is_retriable = not self._leaves and not is_named
+            if is_retriable and step_back(raised, steps_back, self._pause, self._notify):
                 # The machine was short of something: this is no attempt of the policy.
                 steps_back += 1
             elif not self._sources.came_back(raised):
@@ -128,7 +137,8 @@ class Retries:
                 self._pause(wait)
                 attempt += 1
             try:
-                sample = make()
+                with self._alone() if steps_back else contextlib.nullcontext():
+                    sample = make()
             except (Exception, SystemExit) as another:
                 self.end_if_forked(another)
                 raised = another
@@ -146,7 +156,7 @@ class Retries:
     def _give_up(
         self, raised: BaseException, names: list[str], os_error: int | None, offset: int, attempt: int
     ) -> Any:
-        action, _ = self._policy.rule(names, os_error)
+        action = self._policy.rule(names, os_error).action
         if action == "raise" and self._raises:
             if attempt > 1:
                 raised.add_note(f"feedline: after {attempt} attempts")

@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from feedline import _native
+from feedline._native import SourceAccess
 from feedline.errors import SourceUnavailableError
 from feedline.faults import symptom
 
@@ -120,15 +121,15 @@ class Sources:
         self._note(root, breaker.failed(False, time.monotonic()))
         has_waited = False
         while True:
-            decision, seconds = breaker.may_try(time.monotonic())
-            if decision == "go":
+            access = breaker.may_try(time.monotonic())
+            if isinstance(access, SourceAccess.Go):
                 return has_waited
-            if decision == "give up":
+            if isinstance(access, SourceAccess.GiveUp):
                 message = f"{root} has been unavailable for {self._patience:g} s"
                 raise SourceUnavailableError.explained(message, path=root) from raised
             has_waited = True
-            if decision == "wait":
-                self._pause(seconds)
+            if isinstance(access, SourceAccess.Wait):
+                self._pause(access.seconds)
                 continue
             self._note(root, ["half open"])
             if _is_available(root):

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from feedline import _native
+from feedline._native import Request, RequestKind, ResultKind, WorkerActivity
 from feedline._workers.children import end_child
 from feedline._workers.pickling import ERRORS, Packer, not_picklable
 from feedline._workers.remote_error import RemoteError
 from feedline._workers.retries import FaultyResult, Retries
-from feedline._workers.shortage import EXIT_CODE, LeaveError, leave_if_short, note_task_done
+from feedline._workers.shortage import EXIT_CODE, ShortageExit, leave_if_short, note_task_done
 from feedline._workers.zygote import DUMP_SIGNAL
 from feedline.faults import FaultPolicy
 
@@ -29,15 +30,7 @@ __all__ = ["EXHAUSTED", "Buffers", "Work", "Worker", "run"]
 # The exit code of a worker whose connection was closed by code in it; its black box has the reason.
 _DISCONNECTED = 1
 
-# Kinds of results, activities, and kinds of messages: the order is that of
-# crates/feedline-py/src/connection.rs.
-READY, START_FAILED, RESULT, RAISED, _EXHAUSTED, _SURVIVED, _FAULTY = range(7)
-STARTING, WAITING, FETCHING, COLLATING, ANSWERING, PAUSING = range(6)
-_TASK, _RESUME, _STOP, _TRIAL = range(4)
-
 Buffers = list[_native.ReceivedBuffer]
-# The kind, the task, the offset of a sample to load alone, the body of the task, and its buffers.
-_Message = tuple[int, int, int | None, bytes, Buffers]
 
 # Seconds that a zygote may take to end after its trainer.
 _ZYGOTE_ENDS = 1.0
@@ -56,9 +49,9 @@ class Worker(ABC):
         return Retries(policy, pause=self._pause, notify=self._notify, home=os.getpid(), **options)
 
     def _pause(self, seconds: float) -> None:
-        self._connection.enter(PAUSING)
+        self._connection.enter(WorkerActivity.Pausing)
         time.sleep(seconds)
-        self._connection.enter(FETCHING)
+        self._connection.enter(WorkerActivity.Fetching)
 
     def _notify(self, name: str, details: dict[str, Any]) -> None:
         self._connection.notify(json.dumps([name, details]).encode())
@@ -183,7 +176,7 @@ def _run_worker(
         if isinstance(raised, _native.Disconnected):
             crash_log.check()
             sys.exit(_DISCONNECTED)
-        if isinstance(raised, LeaveError):
+        if isinstance(raised, ShortageExit):
             crash_log.write(raised.text)
             sys.exit(EXIT_CODE)
         # A broken pipe means that the trainer is gone.
@@ -223,33 +216,34 @@ def _run_tasks(
     except BaseException as raised:
         if connection.is_forked or isinstance(raised, _native.Disconnected):
             raise
-        connection.pack(START_FAILED, 0, plain.pack(RemoteError.of(raised, exact=True)))
+        connection.pack(ResultKind.StartFailed, 0, plain.pack(RemoteError.of(raised, exact=True)))
         connection.send()
         return False
     packer = Packer(worker.reducers, values=work.values)
-    connection.pack(READY, 0, [])
+    connection.pack(ResultKind.Ready, 0, [])
     connection.send()
     is_new = True
     while True:
-        connection.enter(WAITING)
-        message: _Message | None = connection.receive()
-        if message is None or message[0] == _STOP:
-            return message is None
+        connection.enter(WorkerActivity.Waiting)
+        request = connection.receive()
+        if request is None or request.kind == RequestKind.Stop:
+            return request is None
         is_replacement = is_new and generation > 0
-        if message[0] != _TRIAL or not _try_alone(connection, worker, message, is_replacement=is_replacement):
-            _run_task(connection, worker, packer, message, is_replacement=is_replacement)
+        is_trial = request.kind == RequestKind.Trial
+        if not is_trial or not _try_alone(connection, worker, request, is_replacement=is_replacement):
+            _run_task(connection, worker, packer, request, is_replacement=is_replacement)
             is_new = False
         # Returns the buffers of the task to the trainer.
-        message = None
+        request = None
         crash_log.check()
 
 
 def _try_alone(
-    connection: _native.WorkerConnection, worker: Worker, message: _Message, *, is_replacement: bool
+    connection: _native.WorkerConnection, worker: Worker, request: Request, *, is_replacement: bool
 ) -> bool:
     """Loads one sample alone, and reports that the worker survived. False if the samples of the task cannot
     be loaded alone: then the task itself must be run."""
-    _, task, offset, body, received = message
+    task, offset = request.task, request.offset
     assert offset is not None
     connection.begin(task)
     connection.reach(offset)
@@ -257,7 +251,7 @@ def _try_alone(
         worker.recall(connection.recall(task))
     before = worker.journal()
     try:
-        is_over = worker.alone(body, received, offset)
+        is_over = worker.alone(request.body, request.buffers, offset)
     except Exception:
         if connection.is_forked:
             raise
@@ -267,7 +261,7 @@ def _try_alone(
         # The batch must draw the same random numbers as without the trial.
         worker.recall(before)
     if is_over:
-        connection.pack(_SURVIVED, task, [])
+        connection.pack(ResultKind.Survived, task, [])
         connection.send()
     return is_over
 
@@ -276,41 +270,41 @@ def _run_task(
     connection: _native.WorkerConnection,
     worker: Worker,
     packer: Packer,
-    message: _Message,
+    request: Request,
     *,
     is_replacement: bool,
 ) -> None:
-    requested, task, _, body, received = message
+    task = request.task
     buffers: list[Any]
-    kind = RESULT
+    kind = ResultKind.Result
     connection.begin(task)
     try:
         if is_replacement:
             worker.recall(connection.recall(task))
-        if requested == _RESUME:
-            worker.resume(body)
+        if request.kind == RequestKind.Resume:
+            worker.resume(request.body)
             result: object = None
         else:
-            result = worker.do(task, body, received)
+            result = worker.do(task, request.body, request.buffers)
     except BaseException as raised:
-        if connection.is_forked or isinstance(raised, (_native.Disconnected, LeaveError)):
+        if connection.is_forked or isinstance(raised, (_native.Disconnected, ShortageExit)):
             # In a child that was forked in user code, the exception is not a fault of the sample. Without a
             # connection, it cannot be reported.
             raise
         leave_if_short(raised)
         offset, stage = worker.where()
-        kind, result = RAISED, RemoteError.of(raised, offset=offset, stage=stage, exact=True)
+        kind, result = ResultKind.Raised, RemoteError.of(raised, offset=offset, stage=stage, exact=True)
     if result is EXHAUSTED:
-        kind, result = _EXHAUSTED, None
+        kind, result = ResultKind.Exhausted, None
     elif isinstance(result, FaultyResult):
-        kind = _FAULTY
-    connection.enter(ANSWERING)
+        kind = ResultKind.Faulty
+    connection.enter(WorkerActivity.Answering)
     try:
         buffers = packer.pack(result)
     except ERRORS as raised:
         name, blamed = worker.blamed(result)
         error = not_picklable(blamed, name, raised, packer.pack)
-        kind, buffers = RAISED, packer.pack(RemoteError.of(error, stage="answering", exact=True))
+        kind, buffers = ResultKind.Raised, packer.pack(RemoteError.of(error, stage="answering", exact=True))
     connection.pack(kind, task, buffers)
     # Before sending: from then on the memory of the result belongs to the trainer.
     del result

@@ -6,28 +6,35 @@ from feedline import _native
 
 __all__ = ["loader_workers", "tuned_workers"]
 
-# Workers for each processor: while some wait for files, others compute.
-_PER_PROCESSOR = 2
 _MOST = 64
-_MOST_TUNED_PER_PROCESSOR, _LEAST_TUNED = 4, 16
+# Work that only waits is fastest with many more workers than there are processors.
+_LEAST_TUNED = 16
+_MOST_PER_PROCESSOR = 4
 # A worker that has imported the usual libraries and makes a batch of images needs about this much.
 _LEAST_MEMORY = 512 << 20
+# All worker ids of a torch loader have a process, also those that do not compute at present.
+_IDS_PER_PROCESSOR = 2
+_MEMORY_PER_ID = 1 << 30
 
 
 def tuned_workers(processors: int | None = None, memory: int | None = None) -> tuple[int, int]:
-    """How many run at first, and at most, if their number is tuned while they run: work that only waits is
-    fastest with many more than there are processors."""
+    """How many run at first, and at most, if any worker may do a task: those that do not run have no
+    process, so that there are as many as fit into the memory that is left."""
     processors = _native.processors() if processors is None else processors
     memory = _native.available_memory() if memory is None else memory
-    fit = max(1, memory // _LEAST_MEMORY)
-    most = min(max(_MOST_TUNED_PER_PROCESSOR * processors, _LEAST_TUNED), max(_MOST, processors), fit)
+    most = min(_wanted(_MOST_PER_PROCESSOR, processors), max(1, memory // _LEAST_MEMORY))
     return min(processors, most), most
 
 
-def loader_workers(processors: int | None = None, memory: int | None = None) -> int:
-    """For a data set that may wait for files: twice the processors that this process may use, and no more
-    than fit into the memory that is left."""
+def loader_workers(processors: int | None = None, memory: int | None = None) -> tuple[int, int]:
+    """How many run at first, and how many ids there are, if tasks belong to workers. Random numbers depend
+    on the number of ids, so it follows from the machine alone, and not from what is free at present: a
+    restart on the same machine gives the same batches."""
     processors = _native.processors() if processors is None else processors
-    memory = _native.available_memory() if memory is None else memory
-    wanted = min(_PER_PROCESSOR * processors, max(_MOST, processors))
-    return max(1, min(wanted, memory // _LEAST_MEMORY))
+    memory = _native.allowed_memory() if memory is None else memory
+    ids = min(_wanted(_IDS_PER_PROCESSOR, processors), max(1, memory // _MEMORY_PER_ID))
+    return min(processors, ids), ids
+
+
+def _wanted(per_processor: int, processors: int) -> int:
+    return min(max(per_processor * processors, _LEAST_TUNED), max(_MOST, processors))

@@ -57,17 +57,17 @@ class Handle:
         """The process id; another one after the worker was replaced. Waits for a worker that is being
         forked."""
         until = time.monotonic() + _FORKED_WITHIN
-        while self.is_alive() and (self._presence() or (None,))[0] is None:
+        while self.is_alive() and ((presence := self._presence()) is None or presence.pid is None):
             if time.monotonic() > until:
                 return None
             time.sleep(0.0005)
         return self._pid
 
-    def _presence(self) -> tuple[int | None, bool] | None:
+    def _presence(self) -> _native.Presence | None:
         worker_pool = self._worker_pool()
         presence = None if worker_pool is None else worker_pool.presence(self._worker_id)
-        if presence is not None and presence[0] is not None:
-            self._pid = presence[0]
+        if presence is not None and presence.pid is not None:
+            self._pid = presence.pid
         return presence
 
     def is_alive(self) -> bool:
@@ -78,7 +78,7 @@ class Handle:
     def is_ready(self) -> bool:
         """Whether the worker takes tasks."""
         presence = self._presence()
-        return presence is not None and presence[1]
+        return presence is not None and presence.is_ready
 
     @property
     def exitcode(self) -> int | None:
@@ -188,13 +188,18 @@ class WorkerPool:
         self._retired.discard(worker_id)
         self._processes.restore(worker_id)
 
+    def limit(self, at_once: int, *, ends_others: bool) -> None:
+        """Lets at most `at_once` workers have tasks of their own at once. With `ends_others`, because
+        memory is short, the processes of the others end, and workers take turns."""
+        self._processes.limit_workers(at_once, ends_others)
+
     def has_worker(self, worker_id: int) -> bool:
         """Whether a worker with this id runs or will be started."""
         if self._is_closed or self._failure is not None:
             return False
         return worker_id not in self._retired or self._processes.presence(worker_id) is not None
 
-    def presence(self, worker_id: int) -> tuple[int | None, bool] | None:
+    def presence(self, worker_id: int) -> _native.Presence | None:
         return None if self._is_closed else self._processes.presence(worker_id)
 
     def activity(self, worker_id: int) -> _native.Activity | None:

@@ -482,7 +482,7 @@ const MESSAGES: &[Message] = &[
         meaning: "Something asked the process to end: a scheduler at its time limit, a preempted machine, \
                   torchrun after another rank failed, or a limit on processor time (ulimit -t).",
         tell: &["Look for the first error of all ranks; the log of the scheduler has the reason."],
-        fix: "Save a checkpoint regularly; a checkpoint of a Feedline loader continues at the same batch.",
+        fix: "Save loader.state_dict() with the model regularly; a loader that loads it continues at the same batch.",
         examples: &[
             "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***",
             "RuntimeError: DataLoader worker (pid 4411) is killed by signal: Terminated.",

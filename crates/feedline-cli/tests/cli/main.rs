@@ -11,6 +11,7 @@ mod doctor;
 mod documents;
 mod index;
 mod show;
+mod state;
 mod verify;
 
 use data::{Sandbox, examples, picture, text};

@@ -4,15 +4,15 @@
 //! budget that is full of later samples must not block the first one.
 //!
 //! What is held without need (a warm buffer, a cached sample) is *idle*. It is counted, but nobody waits for it: it is
-//! reclaimed as soon as samples need the room. A budget may be a part of a [`Whole`], which the loaders of a process
+//! reclaimed as soon as samples need the room. A budget may be a part of a [`ProcessBudget`], which the loaders of a process
 //! share.
 
 mod refusal;
-mod whole;
+mod process_budget;
 
+pub use process_budget::{Claim, Holder, ProcessBudget};
+pub(crate) use refusal::RefusalReason;
 pub use refusal::Shrunk;
-pub(crate) use refusal::Unmet;
-pub use whole::{Claim, Holder, Whole};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,8 +20,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::sys::lock::{Condition, Mutex};
+use process_budget::Member;
 use refusal::OnShrunk;
-use whole::Member;
 
 /// An amount that can run out. Clones share it.
 #[derive(Clone)]
@@ -115,7 +115,7 @@ impl Budget {
 
     /// A budget that is a part of a whole. `meter` counts it together with others.
     pub(crate) fn part_of(
-        whole: &Whole,
+        whole: &ProcessBudget,
         share: Share,
         name: &'static str,
         limit: u64,

@@ -29,16 +29,16 @@ pub(crate) type OnShrunk = Box<dyn Fn(Shrunk) + Send + Sync>;
 
 /// Why something was not granted.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Unmet {
+pub(crate) enum RefusalReason {
     /// The run has ended.
     Closed,
     /// The system refused it for this long, although nothing was left to wait for.
     Refused(Duration),
 }
 
-impl From<Closed> for Unmet {
-    fn from(_: Closed) -> Unmet {
-        Unmet::Closed
+impl From<Closed> for RefusalReason {
+    fn from(_: Closed) -> RefusalReason {
+        RefusalReason::Closed
     }
 }
 
@@ -54,7 +54,7 @@ impl Budget {
         slot: u64,
         before_wait: &mut dyn FnMut(),
         mut attempt: impl FnMut() -> std::result::Result<T, String>,
-    ) -> std::result::Result<T, Unmet> {
+    ) -> std::result::Result<T, RefusalReason> {
         let mut attempts = 0;
         loop {
             let why = match attempt() {
@@ -67,7 +67,7 @@ impl Budget {
             if self.is_last(slot) {
                 attempts += 1;
                 if attempts >= ATTEMPTS {
-                    return Err(Unmet::Refused(PAUSE * ATTEMPTS));
+                    return Err(RefusalReason::Refused(PAUSE * ATTEMPTS));
                 }
             }
             self.pause(PAUSE)?;
@@ -88,8 +88,8 @@ impl Budget {
             attempt().ok_or_else(|| format!("{} (ENOMEM)", refused()))
         });
         granted.map_err(|unmet| match unmet {
-            Unmet::Closed => Error::new(Kind::Closed, "the loader is closed"),
-            Unmet::Refused(time) => {
+            RefusalReason::Closed => Error::new(Kind::Closed, "the loader is closed"),
+            RefusalReason::Refused(time) => {
                 let holders: Vec<_> =
                     self.holders_of_whole().iter().map(Holder::in_bytes).collect();
                 let message = format!(
@@ -167,7 +167,7 @@ mod tests {
         let budget = Budget::new("bytes", 100);
         let refused: std::result::Result<(), _> =
             budget.insist(5, &mut || (), || Err(String::new()));
-        assert_eq!(refused, Err(Unmet::Refused(PAUSE * ATTEMPTS)));
+        assert_eq!(refused, Err(RefusalReason::Refused(PAUSE * ATTEMPTS)));
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
             }
             assert!(!waiter.is_finished());
             budget.set_urgent_below(6);
-            assert_eq!(waiter.join().unwrap(), Err(Unmet::Refused(PAUSE * ATTEMPTS)));
+            assert_eq!(waiter.join().unwrap(), Err(RefusalReason::Refused(PAUSE * ATTEMPTS)));
         });
     }
 
@@ -214,6 +214,6 @@ mod tests {
         let _held = budget.acquire(60, 3).unwrap();
         let refused: std::result::Result<(), _> =
             budget.insist(5, &mut || budget.close(), || Err(String::new()));
-        assert_eq!(refused, Err(Unmet::Closed));
+        assert_eq!(refused, Err(RefusalReason::Closed));
     }
 }

@@ -213,9 +213,9 @@ pub(super) fn number(value: &Value) -> Option<Number> {
 }
 
 /// A whole number in bounds.
-pub(super) struct Whole(pub(super) u64, pub(super) u64);
+pub(super) struct WholeNumber(pub(super) u64, pub(super) u64);
 
-impl ArgumentRule for Whole {
+impl ArgumentRule for WholeNumber {
     type Of = u64;
 
     fn wanted(&self) -> String {
@@ -241,7 +241,7 @@ impl ArgumentRule for Count {
     type Of = usize;
 
     fn wanted(&self) -> String {
-        Whole(self.0 as u64, self.1 as u64).wanted()
+        WholeNumber(self.0 as u64, self.1 as u64).wanted()
     }
 
     fn read(&self, value: &Value) -> Option<usize> {

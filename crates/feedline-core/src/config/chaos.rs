@@ -4,7 +4,7 @@
 use core::time::Duration;
 use serde_json::Value;
 
-use super::arguments::{Arguments, Real, Whole};
+use super::arguments::{Arguments, Real, WholeNumber};
 use crate::error::{Error, Kind, Result};
 use crate::random::Random;
 
@@ -42,7 +42,7 @@ impl Chaos {
         let rate = |name| Ok::<_, Error>(config.read(name, Real(0.0, 1.0))?.unwrap_or(0.0));
         let seconds = config.read("seconds", Real(0.0, 3600.0))?.unwrap_or(0.1);
         let chaos = Chaos {
-            seed: config.read("seed", Whole(0, u64::MAX))?.unwrap_or(0),
+            seed: config.read("seed", WholeNumber(0, u64::MAX))?.unwrap_or(0),
             eio: rate("eio")?,
             raise: rate("raise")?,
             slow: rate("slow")?,

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 use std::str::FromStr;
 
-use super::arguments::{Arguments, OneOf, Real, Seconds, Text, Truth, Whole};
+use super::arguments::{Arguments, OneOf, Real, Seconds, Text, Truth, WholeNumber};
 use crate::error::{Error, Kind, Result};
 use crate::fault::{Action, Backoff, FaultPolicy, Limit, Rule};
 
@@ -44,12 +44,14 @@ pub(super) fn from_json(value: &Value) -> Result<FaultPolicy> {
     let call = Arguments::of_json("FaultPolicy", arguments);
     let plain = FaultPolicy::default();
     let policy = FaultPolicy {
-        retry: call.read("retry", Whole(0, MAX_RETRY))?.map_or(plain.retry, |retry| retry as u32),
+        retry: call
+            .read("retry", WholeNumber(0, MAX_RETRY))?
+            .map_or(plain.retry, |retry| retry as u32),
         backoff: backoff(&call)?,
         action: call.read("action", OneOf(&Action::ALL))?.unwrap_or_default(),
         fill: call.read("fill", Truth)?,
         limit: limit(&call)?,
-        window: call.read("window", Whole(1, 1 << 40))?.unwrap_or(plain.window),
+        window: call.read("window", WholeNumber(1, 1 << 40))?.unwrap_or(plain.window),
         by_type: by_type(&call)?,
         quarantine: call.read("quarantine", Text("a path"))?.map(Into::into),
         patience: call.read("patience", Seconds(0.0, MAX_SECONDS))?.unwrap_or(plain.patience),

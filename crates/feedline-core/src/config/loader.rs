@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::path::PathBuf;
 
 use super::amount::{BytesOrAuto, Choice, CountOrAuto, Memory};
-use super::arguments::{Arguments, Seconds, Text, Whole};
+use super::arguments::{Arguments, Seconds, Text, WholeNumber};
 use super::calls::CallArguments;
 use super::functions::FunctionWorkers;
 use super::{Chaos, Given, Settings, faults};
@@ -68,7 +68,7 @@ impl CallArguments for LoaderOptions {
         from.take("files", &mut self.files, CountOrAuto(1, 1 << 20))?;
         from.take("memory", &mut self.memory, Memory(1 << 20))?;
         from.take("prefetch", &mut self.prefetch, BytesOrAuto(0))?;
-        from.take("seed", &mut self.seed, Whole(0, u64::MAX))?;
+        from.take("seed", &mut self.seed, WholeNumber(0, u64::MAX))?;
         match from.get("faults") {
             Some(value) => self.faults = faults::from_json(value)?,
             None => faults::check(&self.faults)?,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::amount::{Choice, CountOrAuto};
-use super::arguments::{ArgumentRule, Arguments, OneOf, Real, Whole};
+use super::arguments::{ArgumentRule, Arguments, OneOf, Real, WholeNumber};
 use super::calls::{Call, CallArguments};
 use super::follow::CallGroup;
 use super::{Given, Settings};
@@ -135,8 +135,8 @@ fn is_packed(given: &Given) -> bool {
 
 impl CallArguments for ShuffleOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
-        from.take("seed", &mut self.seed, Whole(0, u64::MAX))?;
-        from.take("buffer", &mut self.buffer, Whole(1, MOST))
+        from.take("seed", &mut self.seed, WholeNumber(0, u64::MAX))?;
+        from.take("buffer", &mut self.buffer, WholeNumber(1, MOST))
     }
 
     fn apply(&self, settings: &mut Settings, given: &Given) -> Result<()> {
@@ -160,8 +160,8 @@ impl CallArguments for ShardOptions {
             [("pad", Remainder::Pad), ("drop", Remainder::Drop), ("uneven", Remainder::Uneven)];
         from.take("remainder", &mut self.remainder, OneOf(&remainders))?;
         from.take("by", &mut self.by, OneOf(&[("record", By::Record), ("shard", By::Shard)]))?;
-        from.take("rank", &mut self.rank, Whole(0, u64::MAX))?;
-        from.take("world", &mut self.world, Whole(0, u64::MAX))
+        from.take("rank", &mut self.rank, WholeNumber(0, u64::MAX))?;
+        from.take("world", &mut self.world, WholeNumber(0, u64::MAX))
     }
 
     fn apply(&self, settings: &mut Settings, given: &Given) -> Result<()> {
@@ -179,8 +179,8 @@ impl CallArguments for ShardOptions {
 impl CallArguments for InterleaveOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
         from.take("cycle", &mut self.cycle, CountOrAuto(1, 1 << 24))?;
-        from.take("block", &mut self.block, Whole(1, 1 << 32))?;
-        from.take("seed", &mut self.seed, Whole(0, u64::MAX))
+        from.take("block", &mut self.block, WholeNumber(1, 1 << 32))?;
+        from.take("seed", &mut self.seed, WholeNumber(0, u64::MAX))
     }
 
     fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
@@ -191,7 +191,7 @@ impl CallArguments for InterleaveOptions {
 
 impl CallArguments for TakeOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
-        from.require("samples", &mut self.samples, Whole(1, MOST))
+        from.require("samples", &mut self.samples, WholeNumber(1, MOST))
     }
 
     fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
@@ -201,7 +201,7 @@ impl CallArguments for TakeOptions {
 
 impl CallArguments for SkipOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
-        from.require("samples", &mut self.samples, Whole(0, MOST))
+        from.require("samples", &mut self.samples, WholeNumber(0, MOST))
     }
 
     fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
@@ -211,7 +211,7 @@ impl CallArguments for SkipOptions {
 
 impl CallArguments for RepeatOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
-        from.require("times", &mut self.times, Whole(1, MOST))
+        from.require("times", &mut self.times, WholeNumber(1, MOST))
     }
 
     fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
@@ -236,8 +236,8 @@ impl CallArguments for MixOptions {
         if self.parts.iter().any(|part| part.weight.is_none()) {
             return Err(from.lacks("weight"));
         }
-        from.take("seed", &mut self.seed, Whole(0, u64::MAX))?;
-        from.take("samples", &mut self.samples, Whole(1, MOST))
+        from.take("seed", &mut self.seed, WholeNumber(0, u64::MAX))?;
+        from.take("samples", &mut self.samples, WholeNumber(1, MOST))
     }
 
     fn apply(&self, settings: &mut Settings, _given: &Given) -> Result<()> {
@@ -281,7 +281,7 @@ impl ArgumentRule for PartList {
 
 impl PartOptions {
     fn take(&mut self, from: &Arguments<'_>) -> Result<()> {
-        from.require("shards", &mut self.shards, Whole(0, 1 << 32))?;
+        from.require("shards", &mut self.shards, WholeNumber(0, 1 << 32))?;
         from.take("weight", &mut self.weight, Real(0.0, 1e9))?;
         let calls = from.get("calls").and_then(Value::as_array).into_iter().flatten();
         self.calls.extend(calls.map(Call::parse).collect::<Result<Vec<_>>>()?);

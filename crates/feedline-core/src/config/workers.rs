@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::amount::{BytesOrAuto, Choice, CountOrAuto, Memory, SecondsOrAuto, TimeLimit};
-use super::arguments::{Arguments, OneOf, Real, Truth, Whole};
+use super::arguments::{Arguments, OneOf, Real, Truth, WholeNumber};
 use crate::error::{Error, Kind, Result};
 
 /// What was asked for, checked.
@@ -55,27 +55,30 @@ impl Workers {
         })?;
         let from = Arguments::of_call(&value)?;
         let worker_count =
-            from.read("workers", Whole(1, 4096))?.ok_or_else(|| from.lacks("workers"))?;
+            from.read("workers", WholeNumber(1, 4096))?.ok_or_else(|| from.lacks("workers"))?;
         let window = from.read("death_window", Real(0.001, 1e9))?.unwrap_or(60.0);
         let workers = Workers {
             worker_count: worker_count as u32,
-            depth: from.read("depth", Whole(1, 1024))?.unwrap_or(1) as u32,
+            depth: from.read("depth", WholeNumber(1, 1024))?.unwrap_or(1) as u32,
             memory: from.read("memory", Memory(1 << 20))?.unwrap_or_default(),
             max_deaths: from.read("max_deaths", CountOrAuto(0, 1 << 20))?.unwrap_or_default(),
             death_window: window,
-            attempts: from.read("attempts", Whole(1, 1000))?.map(|attempts| attempts as u32),
+            attempts: from.read("attempts", WholeNumber(1, 1000))?.map(|attempts| attempts as u32),
             replace: from
                 .read("on_death", OneOf(&[("replace", true), ("raise", false)]))?
                 .unwrap_or(true),
-            suspect_after: from.read("suspect_after", Whole(1, 1000))?.map(|deaths| deaths as u32),
+            suspect_after: from
+                .read("suspect_after", WholeNumber(1, 1000))?
+                .map(|deaths| deaths as u32),
             deadline: from.read("deadline", SecondsOrAuto(0.001, 1e9))?,
             hang_seconds: from.read("hang_seconds", Real(0.1, 1e9))?,
-            hangs: from.read("hangs", Whole(1, 1 << 20))?.unwrap_or(1) as u32,
+            hangs: from.read("hangs", WholeNumber(1, 1 << 20))?.unwrap_or(1) as u32,
             stall: from.read("stall", Real(0.001, 1e9))?,
             max_worker_memory: from
                 .read("max_worker_memory", BytesOrAuto(1 << 20))?
                 .and_then(Choice::given),
-            max_samples_per_worker: from.read("max_samples_per_worker", Whole(1, u64::MAX >> 1))?,
+            max_samples_per_worker: from
+                .read("max_samples_per_worker", WholeNumber(1, u64::MAX >> 1))?,
             may_be_fresh: from.read("may_be_fresh", Truth)?.unwrap_or(false),
             has_inbox: from.read("has_inbox", Truth)?.unwrap_or(false),
             is_torch: from.call() == "DataLoader",

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::{Account, Position, TooMany};
 
-/// What the policy says about a fault, looked at alone.
+/// The action of the policy for this fault, before limits are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyAction {
     /// Make the sample again after this time.
@@ -194,7 +194,7 @@ pub enum Stop {
 /// A batch whose samples are known, to be finished by the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnfinishedBatch {
-    /// The number of this action in the epoch. A batch that is finished anew gets another one.
+    /// The number of this action in the epoch. A batch that is finished again gets another one.
     pub number: u64,
     /// The slots that it has, in order, and the sequence of the sample in each.
     pub samples: Vec<(u64, u64)>,
@@ -205,7 +205,7 @@ pub struct UnfinishedBatch {
 pub enum Finished {
     /// It can be delivered.
     Good,
-    /// It cannot be delivered with these samples. The batch is finished anew when they are judged, with those
+    /// It cannot be delivered with these samples. The batch is finished again when they are judged, with those
     /// that take their slots, if there are any.
     Bad(Vec<BadSlot>),
 }

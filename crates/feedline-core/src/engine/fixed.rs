@@ -30,8 +30,10 @@ pub(super) struct Fixed {
     open: VecDeque<OpenBatch>,
     /// The next slot whose order is given out.
     next: u64,
-    /// Samples from here on fill other slots.
-    end: u64,
+    /// Samples at the end of the epoch that fill other slots.
+    filled: u64,
+    /// Those of them that filled slots before the epoch was continued, and are not planned yet.
+    owed: u64,
     /// Slots whose samples were ordered before they were needed elsewhere and have no result yet, and the slots
     /// that they fill.
     moved: BTreeMap<u64, u64>,
@@ -87,7 +89,6 @@ enum Finishing {
 impl Fixed {
     pub(super) fn new(settings: &EpochSettings, first: u64, filled: u64) -> Fixed {
         let samples = settings.samples;
-        let end = samples.saturating_sub(filled);
         let (size, planning) = match settings.plan {
             BatchPlan::Known => (settings.batch_size, Planning::Ended),
             BatchPlan::Given | BatchPlan::Open => (0, Planning::Going),
@@ -101,7 +102,8 @@ impl Fixed {
             first,
             open: VecDeque::new(),
             next: first,
-            end,
+            filled,
+            owed: if size == 0 { filled } else { 0 },
             moved: BTreeMap::new(),
             finishes: 0,
         }
@@ -113,8 +115,9 @@ impl Fixed {
         }
         self.given.push_back(size);
         self.samples += size;
-        self.end += size;
-        state.account.due += size;
+        let used = self.owed.min(size);
+        self.owed -= used;
+        state.account.due += size - used;
         state.settings.samples = self.samples;
     }
 
@@ -145,8 +148,13 @@ impl Fixed {
         true
     }
 
+    /// Samples from here on fill other slots.
+    fn end(&self) -> u64 {
+        self.samples.saturating_sub(self.filled)
+    }
+
     pub(super) fn orders_left(&self) -> u64 {
-        self.end.saturating_sub(self.next)
+        self.end().saturating_sub(self.next)
     }
 
     pub(super) fn next_slot(&self) -> u64 {
@@ -155,7 +163,7 @@ impl Fixed {
 
     pub(super) fn next_order(&mut self) -> Option<Order> {
         let slot = self.next;
-        if slot >= self.end {
+        if slot >= self.end() {
             return None;
         }
         self.next += 1;
@@ -262,7 +270,7 @@ impl Fixed {
     pub(super) fn advance(&mut self, state: &mut State, actions: &mut Vec<EpochAction>) {
         let repeats = state.settings.fill == Fill::FromEndAndRepeat;
         while !state.is_over {
-            let end = if repeats { self.samples } else { self.end };
+            let end = if repeats { self.samples } else { self.end() };
             if self.first >= end {
                 return match self.planning {
                     Planning::Ended => state.finish(actions),
@@ -274,7 +282,7 @@ impl Fixed {
                 state.settings.samples = self.end_of_batch();
             }
             if self.open.is_empty() {
-                if self.first < self.end {
+                if self.first < self.end() {
                     return;
                 }
                 self.open_batch();
@@ -299,7 +307,7 @@ impl Fixed {
         while self.open[0].cursor < self.open[0].slots.len() {
             let offset = self.open[0].cursor;
             let slot = self.first + offset as u64;
-            let is_own = slot < self.end;
+            let is_own = slot < self.end();
             if is_own && self.open[0].slots[offset].is_awaited() {
                 return false;
             }
@@ -343,7 +351,7 @@ impl Fixed {
     /// Decides which shape the samples of the batch must have: that of most of them, so all must be here.
     /// The first alone might be the odd one, and then all others would count as bad.
     fn find_norm(&mut self, state: &State) -> bool {
-        let own = self.end.saturating_sub(self.first) as usize;
+        let own = self.end().saturating_sub(self.first) as usize;
         let open = &mut self.open[0];
         if state.settings.misfit.is_none() || open.has_norm {
             return true;
@@ -367,11 +375,11 @@ impl Fixed {
         if let (Next::Use, Outcome::Bad { .. }) = (&next, outcome) {
             open.substituted.push(offset);
         }
-        self.settle(offset, order, next, state, actions);
+        self.apply_verdict(offset, order, next, state, actions);
     }
 
     /// What becomes of a slot that was judged.
-    fn settle(
+    fn apply_verdict(
         &mut self,
         offset: usize,
         order: Order,
@@ -383,8 +391,8 @@ impl Fixed {
             Next::Use => self.open[0].slots[offset] = Slot::Used(order),
             Next::Wait(order) => self.wait(offset, order),
             Next::Filtered => self.open[0].slots[offset] = Slot::Empty,
-            Next::Useless => {
-                state.useless += 1;
+            Next::RepetitionFailed => {
+                state.failed_repetitions += 1;
                 self.repeat(offset, state, actions);
             }
             Next::Skipped => self.fill(offset, state, actions),
@@ -447,7 +455,7 @@ impl Fixed {
         if let Next::Use = next {
             self.open[0].substituted.push(offset);
         }
-        self.settle(offset, order, next, state, actions);
+        self.apply_verdict(offset, order, next, state, actions);
     }
 
     /// The samples of the first batch.
@@ -494,8 +502,8 @@ impl Fixed {
             return state.drop_batch(samples, repeated, actions);
         }
         let position = state.position(self.first, state.tried, Vec::new());
-        let (end, late) = (self.first, state.late);
-        let batch = Complete { samples, repeated, end, position, late, is_last: false };
+        let (end, bad_at_finish) = (self.first, state.bad_at_finish);
+        let batch = Complete { samples, repeated, end, position, bad_at_finish, is_last: false };
         state.deliver(batch, actions);
     }
 }

@@ -194,14 +194,14 @@ impl Gathered {
                 self.window[0] = Slot::Awaited(order);
                 return;
             }
-            Next::Use | Next::Skipped | Next::Filtered | Next::Useless => {
+            Next::Use | Next::Skipped | Next::Filtered | Next::RepetitionFailed => {
                 self.window.pop_front();
                 self.judged += 1;
             }
         }
         match next {
             Next::Skipped => state.filled += 1,
-            Next::Useless => state.useless += 1,
+            Next::RepetitionFailed => state.failed_repetitions += 1,
             Next::Use => self.add(bucket, order, outcome, state, actions),
             Next::Filtered | Next::Stop | Next::Wait(_) => {}
         }
@@ -229,7 +229,7 @@ impl Gathered {
             {
                 state.account.due -= 1;
                 state.repeated = state.repeated.saturating_sub(1);
-                Next::Useless
+                Next::RepetitionFailed
             }
             Outcome::Good { .. } | Outcome::Filtered | Outcome::Bad { .. } => {
                 state.judge(order, outcome, None, actions)
@@ -268,8 +268,8 @@ impl Gathered {
         let reached = self.slot(self.judged).max(self.start);
         let slot = reached.min(self.samples);
         let position = state.position(slot, reached - slot, self.waiting());
-        let (end, late) = (reached, state.late);
-        let batch = Complete { samples, repeated, end, position, late, is_last };
+        let (end, bad_at_finish) = (reached, state.bad_at_finish);
+        let batch = Complete { samples, repeated, end, position, bad_at_finish, is_last };
         state.complete(batch, actions);
     }
 
@@ -293,7 +293,10 @@ impl Gathered {
             return false;
         }
         let missing = state.filled.saturating_sub(state.repeated);
-        let missing = missing.min(self.samples.saturating_sub(state.useless.max(state.in_vain)));
+        let missing = missing.min(
+            self.samples
+                .saturating_sub(state.failed_repetitions.max(state.failed_repetitions_at_finish)),
+        );
         for _ in 0..missing {
             let Some(order) = state.repeat(self.slot(self.end), actions) else { break };
             self.end += 1;

@@ -32,7 +32,7 @@ impl Limit {
 
 /// What the next verdict depends on, small enough for a checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct FaultCounts {
     /// Samples that were judged, good ones included.
     pub seen: u64,
     /// Faults among them.
@@ -51,7 +51,7 @@ pub struct Limits {
     /// Samples of the epoch, if that is known.
     pub expected: Option<u64>,
     /// What was seen so far.
-    pub standing: Standing,
+    pub standing: FaultCounts,
 }
 
 /// More faults than are allowed.
@@ -77,11 +77,11 @@ pub enum ShareOf {
 impl Limits {
     /// Nothing was seen yet.
     pub fn new(limit: Option<Limit>, window: u64) -> Limits {
-        Limits { limit, window, expected: None, standing: Standing::default() }
+        Limits { limit, window, expected: None, standing: FaultCounts::default() }
     }
 
     /// An epoch begins, or continues.
-    pub fn begin(&mut self, standing: Standing, expected: Option<u64>) {
+    pub fn begin(&mut self, standing: FaultCounts, expected: Option<u64>) {
         self.standing = standing;
         self.expected = expected;
     }
@@ -134,7 +134,7 @@ impl Limits {
     }
 
     fn too_many(&self) -> Option<TooMany> {
-        let Standing { seen, faults, recent } = &self.standing;
+        let FaultCounts { seen, faults, recent } = &self.standing;
         let window = self.window;
         let (faults, allowed, share) = match (self.limit?, self.expected) {
             (Limit::Count(count), _) => (*faults, count, None),
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_share_of_a_short_epoch_is_of_its_samples() {
         let mut limits = Limits::new(Some(Limit::Share(0.1)), 1000);
-        limits.begin(Standing::default(), Some(24));
+        limits.begin(FaultCounts::default(), Some(24));
         assert_eq!((limits.add_fault(), limits.add_fault()), (None, None));
         let share = Some((0.1, ShareOf::Epoch(24)));
         assert_eq!(limits.add_fault(), Some(TooMany { faults: 3, allowed: 2, share }));
@@ -186,7 +186,7 @@ mod tests {
         ) {
             let expected = known.then_some(faults.len() as u64);
             let mut whole = Limits::new(Some(Limit::Share(share)), window);
-            whole.begin(Standing::default(), expected);
+            whole.begin(FaultCounts::default(), expected);
             let mut parts = whole.clone();
             for (at, is_fault) in faults.iter().enumerate() {
                 if at == cut {
@@ -209,7 +209,7 @@ mod tests {
             faults in prop::collection::vec(prop::bool::weighted(0.4), 1..120), window in 1_u64..30,
         ) {
             let mut limits = Limits::new(Some(Limit::Share(0.25)), window);
-            limits.begin(Standing::default(), Some(1 << 40));
+            limits.begin(FaultCounts::default(), Some(1 << 40));
             for (at, is_fault) in faults.iter().enumerate() {
                 if !is_fault {
                     limits.add_good(1);

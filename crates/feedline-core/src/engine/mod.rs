@@ -27,7 +27,7 @@ pub use action::{
     BadSlot, DeliveredBatch, EpochAction, Finished, JudgedFault, Order, Outcome, PolicyAction,
     Purpose, Stop, UnfinishedBatch, Verdict,
 };
-pub use limits::{Limit, Limits, ShareOf, Standing, TooMany};
+pub use limits::{FaultCounts, Limit, Limits, ShareOf, TooMany};
 pub use position::Position;
 pub use settings::{BatchPlan, EpochSettings, Fill, Membership, Moves};
 pub use state::{MAX_BAD_REPLACEMENTS, MAX_REPLACEMENTS};
@@ -36,7 +36,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use fixed::Fixed;
 use gathered::Gathered;
-use pending::{Complete, Decision, Late, Pending};
+use pending::{BadAtFinish, Complete, Decision, Pending};
 use state::{Accepted, Counted, Next, Slot, State, most_common};
 use unordered::Unordered;
 
@@ -59,7 +59,8 @@ impl Engine {
     pub fn new(settings: EpochSettings, position: Position) -> Engine {
         let Position { slot, filled, tried, repeated, waiting, standing } = position;
         let mut limits = Limits::new(settings.limit, settings.window);
-        limits.begin(standing, (settings.plan == BatchPlan::Known).then_some(settings.samples));
+        let expected = settings.epoch_samples.unwrap_or(settings.samples);
+        limits.begin(standing, (settings.plan == BatchPlan::Known).then_some(expected));
         let batches = match settings.membership {
             Membership::Fixed => Batches::Fixed(Fixed::new(&settings, slot, filled)),
             Membership::Gathered | Membership::Buckets(_) => {
@@ -72,15 +73,15 @@ impl Engine {
             limits,
             account: Account::default(),
             replacing: BTreeMap::new(),
-            useless: 0,
-            in_vain: 0,
+            failed_repetitions: 0,
+            failed_repetitions_at_finish: 0,
             filled,
             tried,
             repeated,
             batch_number: 0,
             untaken: VecDeque::new(),
             pending: Pending::default(),
-            late: Late::default(),
+            bad_at_finish: BadAtFinish::default(),
             is_ending: false,
             is_over: false,
         };
@@ -238,8 +239,13 @@ impl Engine {
         untaken.front().copied().or_else(|| pending.end_of_batch()).unwrap_or_else(next)
     }
 
+    /// Whether each batch has the slots that it would have without faults.
+    pub fn has_fixed_batches(&self) -> bool {
+        matches!(self.batches, Batches::Fixed(_))
+    }
+
     /// What the next verdict depends on.
-    pub fn standing(&self) -> &Standing {
+    pub fn standing(&self) -> &FaultCounts {
         &self.state.limits.standing
     }
 

@@ -37,15 +37,15 @@ pub(super) struct Complete {
     /// The slot behind those that it settles.
     pub(super) end: u64,
     pub(super) position: Position,
-    /// `State::late` when the position was taken.
-    pub(super) late: Late,
+    /// `State::bad_at_finish` when the position was taken.
+    pub(super) bad_at_finish: BadAtFinish,
     /// Whether nothing is repeated after it.
     pub(super) is_last: bool,
 }
 
 /// Samples that turned out to be bad when their batch was finished.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Late {
+pub(super) struct BadAtFinish {
     skipped: u64,
     repetitions: u64,
 }
@@ -155,7 +155,7 @@ impl State {
         }
     }
 
-    /// Samples that turned out to be bad are left out of their batch, and the rest is finished anew. Those of
+    /// Samples that turned out to be bad are left out of their batch, and the rest is finished again. Those of
     /// later batches are known already, so nothing moves up.
     fn take_out(&mut self, mut batch: Complete, slots: &[BadSlot], actions: &mut Vec<EpochAction>) {
         let full = batch.samples.len();
@@ -171,8 +171,8 @@ impl State {
                     // It was repeated before the epoch was continued.
                     self.account.due -= 1;
                 }
-                self.late.repetitions += 1;
-                self.in_vain += 1;
+                self.bad_at_finish.repetitions += 1;
+                self.failed_repetitions_at_finish += 1;
             } else {
                 if batch.samples.contains(&(slot, slot)) {
                     // Another one that replaces a bad one was not counted as good.
@@ -190,7 +190,7 @@ impl State {
             if policy_action == PolicyAction::Skip {
                 let is_planned = u64::from(slot < self.settings.samples);
                 self.filled += is_planned;
-                self.late.skipped += is_planned;
+                self.bad_at_finish.skipped += is_planned;
                 batch.samples.retain(|(other, _)| *other != slot);
             }
         }
@@ -260,16 +260,16 @@ impl State {
 
     /// Hands over a batch.
     pub(super) fn deliver(&mut self, batch: Complete, actions: &mut Vec<EpochAction>) {
-        let Complete { samples, repeated, end, mut position, late, is_last } = batch;
+        let Complete { samples, repeated, end, mut position, bad_at_finish, is_last } = batch;
         // What was issued since the position was taken belongs to batches before this one.
-        position.filled += self.late.skipped - late.skipped;
-        position.repeated -= self.late.repetitions - late.repetitions;
+        position.filled += self.bad_at_finish.skipped - bad_at_finish.skipped;
+        position.repeated -= self.bad_at_finish.repetitions - bad_at_finish.repetitions;
         if is_last && self.settings.finishes && self.settings.fill == Fill::FromEndAndRepeat {
             position.repeated = position.repeated.max(position.filled);
             position.tried = position.tried.max(position.repeated);
         }
         position.standing = self.limits.standing.clone();
-        self.in_vain = 0;
+        self.failed_repetitions_at_finish = 0;
         self.account.delivered += samples.len() as u64;
         self.untaken.push_back(end);
         let number = self.batch_number;

@@ -1,6 +1,6 @@
 //! Where an epoch stands: a new engine can continue from there.
 
-use super::{EpochSettings, Fill, Membership, Standing};
+use super::{EpochSettings, FaultCounts, Fill, Membership};
 
 /// Where an epoch stands: a new engine can continue from here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,10 +16,16 @@ pub struct Position {
     /// Slots before `slot` whose samples are in no batch yet, ascending, and the sequences of these samples.
     pub waiting: Vec<(u64, u64)>,
     /// What the next verdict depends on.
-    pub standing: Standing,
+    pub standing: FaultCounts,
 }
 
 impl Position {
+    /// Whether samples of the end of the epoch were used: if batches are given, the engine must have all of them
+    /// before anything is ordered.
+    pub fn needs_plan(&self) -> bool {
+        self.filled > 0
+    }
+
     /// Whether no further batch can come, so that the next epoch is due.
     pub fn is_at_end(&self, settings: &EpochSettings) -> bool {
         let EpochSettings { samples, batch_size, drop_last, .. } = *settings;

@@ -1,13 +1,16 @@
-//! What an epoch is like.
+//! Settings of one epoch.
 
 use super::{Limit, PolicyAction};
 
-/// What an epoch is like.
+/// Settings of one epoch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EpochSettings {
     /// Samples of this rank in one epoch. If batches are given one after another, the samples of those that were
-    /// given: none at first.
+    /// given: none at first, and those before the position if the epoch is continued.
     pub samples: u64,
+    /// Samples of this rank in the whole epoch, if `samples` are those that other ranks have left of it: a share of
+    /// faults is of these.
+    pub epoch_samples: Option<u64>,
     /// Samples in a full batch. Not used if batches are given.
     pub batch_size: u64,
     /// How the engine knows which slots a batch has. Anything but `Known` needs `Membership::Fixed`, or
@@ -39,6 +42,7 @@ impl EpochSettings {
     pub fn unordered(limit: Option<Limit>, window: u64) -> EpochSettings {
         EpochSettings {
             samples: 0,
+            epoch_samples: None,
             batch_size: 0,
             plan: BatchPlan::Open,
             moves: Moves::Sample,

@@ -85,6 +85,7 @@ impl World {
         let finishes = random.below(2) == 0;
         let settings = EpochSettings {
             samples,
+            epoch_samples: None,
             batch_size: 1 + random.below(8),
             plan,
             moves,
@@ -122,10 +123,20 @@ impl World {
     }
 
     /// The settings of an engine before its first batch is given.
-    fn first_settings(&self) -> EpochSettings {
+    /// The settings of an epoch that begins with this slot.
+    fn settings_from(&self, slot: u64) -> EpochSettings {
         let samples =
-            if self.settings.plan == BatchPlan::Known { self.settings.samples } else { 0 };
+            if self.settings.plan == BatchPlan::Known { self.settings.samples } else { slot };
         EpochSettings { samples, ..self.settings.clone() }
+    }
+
+    /// How many batches of the plan end before this slot, if they are given.
+    fn given_before(&self, slot: u64) -> usize {
+        let ends = self.sizes.iter().scan(0, |end, size| {
+            *end += size;
+            Some(*end)
+        });
+        ends.take_while(|end| *end <= slot).count()
     }
 
     /// The slots of the batch with a slot, as they are planned.
@@ -240,8 +251,7 @@ fn check(seed: u64) {
     let ahead = 1 + random.below(40) as usize;
     let expected = Model::run(&world);
     let mut run = SimulatedRun::new(&world, Position::default());
-    // An epoch whose batches are given is not continued.
-    let mut stops = if world.settings.plan == BatchPlan::Known { random.below(4) } else { 0 };
+    let mut stops = random.below(4);
     let mut earlier: Vec<(Vec<u64>, u64)> = Vec::new();
     let mut was_stopped = false;
     while !run.engine.is_over() {
@@ -294,6 +304,7 @@ fn the_engine_keeps_its_promises_in_every_epoch() {
 fn a_second_result_is_noticed() {
     let settings = EpochSettings {
         samples: 3,
+        epoch_samples: None,
         batch_size: 2,
         drop_last: false,
         membership: Membership::Fixed,

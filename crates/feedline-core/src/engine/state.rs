@@ -1,11 +1,11 @@
-//! What both kinds of batches share: verdicts, replacements, repetitions, the account.
+//! What all kinds of batches share: verdicts, replacements, repetitions, the account.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use super::{
-    Account, BadSlot, Decision, EpochAction, EpochSettings, JudgedFault, Late, Limits, Membership,
-    Order, Outcome, Pending, PolicyAction, Position, Purpose, Standing, Stop,
+    Account, BadAtFinish, BadSlot, Decision, EpochAction, EpochSettings, FaultCounts, JudgedFault,
+    Limits, Membership, Order, Outcome, Pending, PolicyAction, Position, Purpose, Stop,
 };
 use crate::random::Random;
 
@@ -14,7 +14,7 @@ pub const MAX_BAD_REPLACEMENTS: u32 = 8;
 /// Samples that are tried in the place of a bad one, if the others are filtered out.
 pub const MAX_REPLACEMENTS: u32 = 4096;
 
-/// What both kinds of batches share.
+/// What all kinds of batches share.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) settings: EpochSettings,
@@ -23,9 +23,9 @@ pub(super) struct State {
     /// Bad samples in whose slots others are tried.
     pub(super) replacing: BTreeMap<u64, Replacing>,
     /// Repetitions that could not be used, in a row.
-    pub(super) useless: u64,
+    pub(super) failed_repetitions: u64,
     /// Repetitions that turned out to be bad when their batches were finished, in a row.
-    pub(super) in_vain: u64,
+    pub(super) failed_repetitions_at_finish: u64,
     /// Samples that filled other slots or were skipped, tried as repetitions, and repeated, of the whole epoch.
     pub(super) filled: u64,
     pub(super) tried: u64,
@@ -35,7 +35,7 @@ pub(super) struct State {
     pub(super) untaken: VecDeque<u64>,
     /// Decisions that wait for a batch before them to be finished.
     pub(super) pending: Pending,
-    pub(super) late: Late,
+    pub(super) bad_at_finish: BadAtFinish,
     /// Whether the last decision was made, though it may be pending.
     pub(super) is_ending: bool,
     pub(super) is_over: bool,
@@ -123,7 +123,7 @@ pub(super) enum Next {
     /// A bad sample was left out: the slot is filled, or stays empty.
     Skipped,
     /// A sample that was to be repeated cannot be.
-    Useless,
+    RepetitionFailed,
     /// The user's filter leaves the sample out.
     Filtered,
     /// The run is over.
@@ -150,7 +150,7 @@ impl State {
                 self.replace(order.slot, true, actions).map_or(Next::Stop, Next::Wait)
             }
             // It was judged when it was its turn.
-            Purpose::Repetition if policy_action != PolicyAction::Raise => Next::Useless,
+            Purpose::Repetition if policy_action != PolicyAction::Raise => Next::RepetitionFailed,
             Purpose::Planned | Purpose::Fill | Purpose::Replacement | Purpose::Repetition => {
                 self.judge_fault(order.slot, fault, policy_action, actions)
             }
@@ -185,7 +185,7 @@ impl State {
             Purpose::Replacement if self.settings.membership == Membership::Fixed => {}
             Purpose::Replacement => self.replaced(order, actions),
             Purpose::Repetition => {
-                self.useless = 0;
+                self.failed_repetitions = 0;
                 self.repeated += 1;
                 self.account.repeated += 1;
             }
@@ -202,7 +202,7 @@ impl State {
             Purpose::Replacement => {
                 self.replace(order.slot, false, actions).map_or(Next::Stop, Next::Wait)
             }
-            Purpose::Repetition => Next::Useless,
+            Purpose::Repetition => Next::RepetitionFailed,
         }
     }
 
@@ -234,9 +234,9 @@ impl State {
             (Purpose::Repetition, _) => {
                 self.repeated -= 1;
                 self.account.repeated -= 1;
-                self.in_vain += 1;
+                self.failed_repetitions_at_finish += 1;
                 if policy_action != PolicyAction::Raise {
-                    return Next::Useless;
+                    return Next::RepetitionFailed;
                 }
             }
         }
@@ -296,7 +296,7 @@ impl State {
 
     /// The next sample to repeat in a slot; None if all were tried in vain.
     pub(super) fn repeat(&mut self, slot: u64, actions: &mut Vec<EpochAction>) -> Option<Order> {
-        if self.useless.max(self.in_vain) >= self.settings.samples {
+        if self.failed_repetitions.max(self.failed_repetitions_at_finish) >= self.settings.samples {
             return None;
         }
         let sequence = self.tried % self.settings.samples;
@@ -322,7 +322,7 @@ impl State {
     pub(super) fn position(&self, slot: u64, tried: u64, waiting: Vec<(u64, u64)>) -> Position {
         let State { filled, repeated, .. } = *self;
         // How verdicts stand is known when the batch is delivered.
-        Position { slot, filled, tried, repeated, waiting, standing: Standing::default() }
+        Position { slot, filled, tried, repeated, waiting, standing: FaultCounts::default() }
     }
 
     pub(super) fn stop(&mut self, stop: Stop, actions: &mut Vec<EpochAction>) {

@@ -7,11 +7,11 @@ mod line;
 mod policy;
 mod symptom;
 
-pub use crate::engine::{Limit, Standing};
+pub use crate::engine::{FaultCounts, Limit};
 pub use breaker::{Breaker, Change, Pace, SourceAccess};
 pub use causes::Causes;
 pub use line::{CALLING, FaultLine, named};
-pub use policy::{Action, Backoff, FaultPolicy, Rule, Ruling, is_of_sample, wanted};
+pub use policy::{Action, Backoff, FaultPolicy, ResolvedRule, Rule, is_of_sample, wanted};
 pub use symptom::Symptom;
 
 use crate::error::Error;

@@ -79,7 +79,7 @@ pub struct Rule {
 
 /// The rule for a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ruling {
+pub struct ResolvedRule {
     /// The number of retries.
     pub retry: u32,
     /// What to do after that.
@@ -139,7 +139,7 @@ impl FaultPolicy {
 
     /// The rule for a fault: the first of its classes that the user named decides. A shortage of the machine is raised,
     /// unless the user named its class; a general class that also contains many other errors does not count.
-    pub fn rule(&self, symptom: &Symptom) -> Ruling {
+    pub fn rule(&self, symptom: &Symptom) -> ResolvedRule {
         let rule = self.named(symptom, |_| true);
         let is_shortage = symptom.is_shortage();
         let action = if is_shortage {
@@ -147,7 +147,7 @@ impl FaultPolicy {
         } else {
             rule.action
         };
-        Ruling {
+        ResolvedRule {
             retry: rule.retry.unwrap_or(self.retry),
             action: action.unwrap_or(if is_shortage { Action::Raise } else { self.action }),
             is_retry_by_name: rule.retry.is_some(),

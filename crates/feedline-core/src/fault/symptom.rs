@@ -49,12 +49,18 @@ const VANISHED: &[Errno] = &[
 ];
 
 /// The machine is short of a resource that all samples need: skipping one does not help.
-const SHORTAGES: &[Errno] = &[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+const SHORTAGES: &[Errno] =
+    &[Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN, Errno::NOSPC, Errno::DQUOT];
 
 /// Classes that mean the same. A front adds Feedline's own to errors that it recognizes only by their message, such
 /// as a RuntimeError of torch's allocator.
-const SHORTAGE_NAMES: &[&str] =
-    &["MemoryError", "OutOfMemoryError", "TooManyOpenFilesError", "OutOfThreadsError"];
+const SHORTAGE_NAMES: &[&str] = &[
+    "MemoryError",
+    "OutOfMemoryError",
+    "TooManyOpenFilesError",
+    "OutOfThreadsError",
+    "OutOfSpaceError",
+];
 
 /// Transient classes, whatever their errno.
 const TRANSIENT_NAMES: &[&str] = &[

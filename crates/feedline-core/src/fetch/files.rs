@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::budget::{Budget, Closed, Permit, Reclaim, Unmet};
+use crate::budget::{Budget, Closed, Permit, Reclaim, RefusalReason};
 use crate::error::{Error, Kind, Result};
 use crate::sys::file::{Handle, Identity};
 use crate::sys::inspect::Descriptors;
@@ -120,8 +120,8 @@ impl OpenFiles {
         };
         match self.budget.insist(slot, &mut || before_wait.borrow_mut()(), attempt) {
             Ok(opened) => opened,
-            Err(Unmet::Closed) => Err(closed()),
-            Err(Unmet::Refused(time)) => {
+            Err(RefusalReason::Closed) => Err(closed()),
+            Err(RefusalReason::Refused(time)) => {
                 let message = format!(
                     "the system had no descriptor left for {} s, not even for one file; this process holds {}",
                     time.as_secs_f32(),

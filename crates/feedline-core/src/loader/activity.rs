@@ -68,7 +68,7 @@ impl ActivityRecord {
     }
 
     /// Number in the run, index in the source, activity, and its duration.
-    pub(super) fn look(&self) -> Option<(u64, u64, ThreadActivity, Duration)> {
+    pub(super) fn current(&self) -> Option<(u64, u64, ThreadActivity, Duration)> {
         let number = self.number.load(Ordering::Acquire);
         if number == NOTHING {
             return None;

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use super::Ledger;
-use crate::budget::{Budget, Claim, PeakMeter, Permit, Share, Whole};
+use crate::budget::{Budget, Claim, PeakMeter, Permit, ProcessBudget, Share};
 use crate::config::Choice;
 use crate::event::Event;
 use crate::metrics::Resource;
 use crate::sys::process::PerProcess;
 
 /// What the loaders of this process share. A forked process has its own.
-static MEMORY: PerProcess<Whole> = PerProcess::new(|| Whole::new("memory"));
-static FILES: PerProcess<Whole> = PerProcess::new(|| Whole::new("files"));
+static MEMORY: PerProcess<ProcessBudget> = PerProcess::new(|| ProcessBudget::new("memory"));
+static FILES: PerProcess<ProcessBudget> = PerProcess::new(|| ProcessBudget::new("files"));
 
 /// Gives back what the loaders of this process hold without need: descriptors, warm memory, cached samples.
 pub fn give_back_idle() {
@@ -89,7 +89,7 @@ impl Budgets {
     /// The peaks of memory and descriptors, of this loader and of all loaders of the process.
     pub(super) fn resources(&self) -> [(&'static str, Resource); 2] {
         let decided = self.work.decided() + self.batches.decided() + self.decoders.decided();
-        let of = |peak, budget, whole: &Whole| Resource {
+        let of = |peak, budget, whole: &ProcessBudget| Resource {
             peak,
             budget,
             process: Some((whole.peak(), whole.limit())),

@@ -1,7 +1,7 @@
 //! Builds a loader: decides everything that depends on the source, the settings and the machine. It starts no thread.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use super::budgets::{Budgets, Limit};
 use super::caching::SampleCache;
@@ -72,6 +72,7 @@ impl Loader {
         budgets.note_in(&ledger);
         ledger.excluded(excluded_count);
         ledger.empty_shards(&source.empty_shards());
+        ledger.unsaved_indices(&source.unsaved_indices());
         let has_functions = !settings.functions.is_empty();
         let shared = Shared {
             source,
@@ -99,6 +100,7 @@ impl Loader {
             ledger,
             progress: Mutex::default(),
             resumed: AtomicBool::new(false),
+            identity: OnceLock::new(),
             closed: AtomicBool::new(false),
             settings,
         };

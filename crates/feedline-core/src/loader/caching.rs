@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use super::run::{Run, SampleOrder};
 use crate::bytes::Piece;
-use crate::checkpoint::Fingerprint;
 use crate::config::{CacheStore, Caching};
 use crate::event::Event;
 use crate::fetch::{
     CachedImage, CachedSample, CorruptEntry, DiskCache, MemoryCache, Reader, Stored,
 };
+use crate::fingerprint::Fingerprint;
 use crate::sample::Extent;
 use crate::source::Source;
 use crate::sys::file::{self, Stamp};
@@ -78,7 +78,7 @@ impl SampleCache {
     pub(super) fn begin_epoch(&self) -> u64 {
         match &self.store {
             Store::Memory(_) => 0,
-            Store::Disk(cache) => cache.look(),
+            Store::Disk(cache) => cache.find_new_files(),
         }
     }
 

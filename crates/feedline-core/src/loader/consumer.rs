@@ -5,7 +5,9 @@ use std::time::Duration;
 use super::Progress;
 use super::activity::ActivityRecord;
 use super::run::{Delivery, Run};
+use crate::engine::Position;
 use crate::event::Event;
+use crate::run_state::Taken;
 
 /// Samples that are named when the consumer has waited for long.
 const SPELLED_OUT: usize = 4;
@@ -14,7 +16,7 @@ const SPELLED_OUT: usize = 4;
 pub(super) struct Receipt {
     samples: u64,
     waited: Duration,
-    end: Progress,
+    end: Position,
 }
 
 /// How long the consumer has waited for the next batch.
@@ -36,10 +38,21 @@ impl Run {
         Receipt { samples: delivery.batch.len() as u64, waited, end: delivery.end.clone() }
     }
 
-    /// The consumer has a batch.
-    pub(super) fn delivered(&self, receipt: Receipt) {
-        self.shared.ledger.delivered(receipt.samples, receipt.waited);
-        *self.shared.progress.lock() = receipt.end;
+    /// The consumer has the batch of a receipt.
+    pub(super) fn confirmed(&self, receipt: Receipt) {
+        self.delivered(receipt.samples, receipt.waited, receipt.end);
+    }
+
+    /// The consumer has a batch, which brings it to this position.
+    pub(super) fn delivered(&self, samples: u64, waited: Duration, position: Position) {
+        self.shared.ledger.delivered(samples, waited);
+        let taken = {
+            let mut taken = self.taken.lock();
+            *taken = Taken { batches: taken.batches + 1, samples: taken.samples + samples };
+            *taken
+        };
+        let (epoch, rest) = (self.epoch, self.rest.clone());
+        *self.shared.progress.lock() = Progress { epoch, rest, position, taken };
     }
 
     /// Adds a wait that brought no batch. After `stall`, logs once what the threads are doing.
@@ -55,7 +68,8 @@ impl Run {
 
     /// What the threads are at, the samples that come first before the others.
     fn what_is_done(&self) -> String {
-        let mut doing: Vec<_> = self.activities.iter().filter_map(ActivityRecord::look).collect();
+        let mut doing: Vec<_> =
+            self.activities.iter().filter_map(ActivityRecord::current).collect();
         doing.sort_unstable_by_key(|(number, ..)| *number);
         let mut shown: Vec<_> = doing
             .iter()

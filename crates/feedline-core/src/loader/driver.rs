@@ -4,14 +4,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::Progress;
 use super::by_slot::BySlot;
-use super::handed::{BatchEnd, Instruction};
+use super::instructions::{BatchEnd, Instruction};
 use super::mapped::{Mapped, PartInProgress};
 use super::run::{Made, MakeResult, Run};
 use crate::collate::{BatchSamples, BatchSlot, Shapes, slot_of};
 use crate::engine::{
-    self, Engine, EpochAction, PolicyAction, Position, Purpose, Standing, Verdict,
+    self, Engine, EpochAction, FaultCounts, PolicyAction, Position, Purpose, Verdict,
 };
 use crate::error::{Error, Kind};
 use crate::fault::{Fault, FaultLine, Symptom, wanted};
@@ -72,7 +71,7 @@ pub(super) enum DriverStep {
     /// The run ends with this error, or with the one that the record before it has led to; and the fault of a
     /// front that is the cause.
     Stop(Option<Box<Error>>, Option<u64>),
-    End(engine::Account, Standing),
+    End(engine::Account, FaultCounts),
 }
 
 /// What is to be done without the lock.
@@ -147,7 +146,7 @@ impl Driver {
     }
 
     /// Takes in results.
-    pub(super) fn settle(
+    pub(super) fn add_results(
         &mut self,
         run: &Run,
         results: impl IntoIterator<Item = (engine::Order, MakeResult)>,
@@ -155,7 +154,7 @@ impl Driver {
         let mut todo = DriverWork::default();
         for (order, outcome) in results {
             if self.mapped.is_some() {
-                self.settle_mapped(run, order, outcome, &mut todo);
+                self.add_mapped_result(run, order, outcome, &mut todo);
                 continue;
             }
             let outcome = self.keep(run, self.engine.current(order), outcome);
@@ -168,7 +167,7 @@ impl Driver {
     }
 
     /// Samples that were made are handed to the front, which reports their results to the engine.
-    fn settle_mapped(
+    fn add_mapped_result(
         &mut self,
         run: &Run,
         order: engine::Order,
@@ -183,7 +182,7 @@ impl Driver {
         }
         let outcome = self.keep(run, self.engine.current(order), outcome);
         if !matches!(outcome, engine::Outcome::Bad { policy_action: PolicyAction::Retry(_), .. }) {
-            self.hand_nothing(order);
+            self.drop_from_part(order);
         }
         self.engine.add_result(order, outcome, &mut self.actions);
     }
@@ -332,7 +331,7 @@ impl Driver {
         match &mut self.mapped {
             Some(mapped) => {
                 let keys = mapped.take(batch.samples.iter().map(|(slot, _)| *slot));
-                let end = BatchEnd(Progress { epoch: run.epoch, position: batch.position });
+                let end = BatchEnd(batch.position);
                 DriverStep::Instruct(Instruction::Deliver { keys, end })
             }
             None => DriverStep::Deliver(Box::new(self.collect(run, batch))),

@@ -59,11 +59,12 @@ impl Running {
         self.threads.wait(GRACE);
         self.run.release();
         self.run.flush_cache();
-        self.settle(None).unwrap_or_else(|_| unreachable!("only an epoch at its end must add up"));
+        self.close_account(None)
+            .unwrap_or_else(|_| unreachable!("only an epoch at its end must add up"));
     }
 
     /// Records the end of the epoch, once: at its end with this many samples dropped, or before.
-    fn settle(&self, dropped: Option<u64>) -> Result<()> {
+    fn close_account(&self, dropped: Option<u64>) -> Result<()> {
         let mut ended = self.ended.lock();
         if std::mem::replace(&mut *ended, true) {
             return Ok(());
@@ -101,7 +102,7 @@ impl Epoch {
         waited
     }
 
-    /// Like `next_within`, for a consumer that may still lose the batch: it counts as delivered, and checkpoints
+    /// Like `next_within`, for a consumer that may still lose the batch: it counts as delivered, and states
     /// include it, only after `confirm`.
     pub fn take_within(&mut self, time: Duration) -> Result<Waited> {
         self.check_home()?;
@@ -143,7 +144,7 @@ impl Epoch {
     /// Confirms that the consumer has the batch that was taken last.
     pub fn confirm(&mut self) {
         if let Some(receipt) = self.receipt.take() {
-            self.running.run.delivered(receipt);
+            self.running.run.confirmed(receipt);
         }
     }
 
@@ -174,7 +175,7 @@ impl Epoch {
         }
         let dropped = self.running.run.finish();
         self.running.run.flush_cache();
-        let settled = self.running.settle(Some(dropped));
+        let settled = self.running.close_account(Some(dropped));
         self.running.close();
         settled
     }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::quarantine::Quarantine;
+use super::quarantine::{Added, Quarantine};
 use crate::engine::{self, Limits};
 use crate::error::{Error, Kind, Result};
 use crate::escape;
 use crate::event::{Event, Slow};
-use crate::fault::{self, Causes, FaultLine, FaultPolicy, Standing, Symptom};
+use crate::fault::{self, Causes, FaultCounts, FaultLine, FaultPolicy, Symptom};
 use crate::metrics::{Report, SLOWEST};
+use crate::source::index::UnsavedIndex;
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
 use crate::worker::processes::PoolPeaks;
@@ -35,7 +36,7 @@ pub struct Ledger {
 struct LedgerState {
     causes: Causes,
     /// How the epoch stands at its end.
-    standing: Standing,
+    standing: FaultCounts,
     report: Report,
     /// The peaks of the present worker pool.
     pool_peaks: Option<Arc<PoolPeaks>>,
@@ -74,7 +75,7 @@ impl Ledger {
         let quarantine = policy.quarantine.as_deref().map(Quarantine::new).transpose()?;
         let state = LedgerState {
             causes: Causes::default(),
-            standing: Standing::default(),
+            standing: FaultCounts::default(),
             report,
             pool_peaks: None,
             events: VecDeque::new(),
@@ -94,7 +95,7 @@ impl Ledger {
     /// An epoch begins, or goes on, with this many samples due.
     pub fn epoch_started(&self, epoch: u64, expected: Option<u64>) {
         let mut state = self.state.lock();
-        (state.causes, state.standing) = (Causes::default(), Standing::default());
+        (state.causes, state.standing) = (Causes::default(), FaultCounts::default());
         state.epoch = EpochSums { is_open: true, epoch, expected, ..EpochSums::default() };
         self.issue(&mut state, Event::EpochStarted { epoch, expected });
     }
@@ -136,6 +137,16 @@ impl Ledger {
             let mut state = self.state.lock();
             let (shards, path) = (paths.len() as u64, escape::path(first));
             self.issue(&mut state, Event::EmptyShardsFound { shards, path });
+        }
+    }
+
+    /// These indices could not be saved.
+    pub fn unsaved_indices(&self, unsaved: &[UnsavedIndex]) {
+        if let Some(first) = unsaved.first() {
+            let mut state = self.state.lock();
+            let (shards, path) = (unsaved.len() as u64, escape::path(&first.path));
+            let why = first.why.clone();
+            self.issue(&mut state, Event::IndexNotSaved { shards, path, why });
         }
     }
 
@@ -205,10 +216,19 @@ impl Ledger {
         let written = quarantine.lock().add(line);
         let mut state = self.state.lock();
         match written {
-            Ok(()) => state.report.quarantined += 1,
-            Err(error) => {
+            Added::Written(faults) => state.report.quarantined += faults,
+            Added::StillFailed => {}
+            Added::Failed(error) => {
                 self.issue(&mut state, Event::QuarantineFailed { why: error.to_string() });
             }
+        }
+    }
+
+    /// Writes the faults for which the disk had no room before.
+    fn write_waiting_faults(&self) {
+        if let Some(quarantine) = &self.quarantine {
+            let written = quarantine.lock().write_pending().0;
+            self.state.lock().report.quarantined += written;
         }
     }
 
@@ -258,6 +278,7 @@ impl Ledger {
 
     /// The epoch is at its end: everything must add up, and too many faults of a short epoch are reported now.
     pub fn epoch_ended(&self, dropped: u64) -> Result<()> {
+        self.write_waiting_faults();
         let mut state = self.state.lock();
         if !state.epoch.is_open {
             return Ok(());
@@ -302,7 +323,8 @@ impl Ledger {
     /// replaced, by cause, if anything was.
     pub fn close(&self) -> Option<String> {
         if let Some(quarantine) = &self.quarantine {
-            quarantine.lock().close();
+            let written = quarantine.lock().close();
+            self.state.lock().report.quarantined += written;
         }
         let state = self.state.lock();
         let Report { skipped, replaced, expected, .. } = state.report;
@@ -311,6 +333,7 @@ impl Ledger {
 
     /// The epoch was left before its end.
     pub fn epoch_abandoned(&self) {
+        self.write_waiting_faults();
         let mut state = self.state.lock();
         if std::mem::take(&mut state.epoch.is_open) {
             let account = state.epoch.clone();
@@ -323,7 +346,7 @@ impl Ledger {
     }
 
     /// How the epoch stands at its end, as the engine says.
-    pub fn set_standing(&self, standing: Standing) {
+    pub fn set_fault_counts(&self, standing: FaultCounts) {
         self.state.lock().standing = standing;
     }
 
@@ -499,12 +522,12 @@ mod tests {
         begin(&ledger, Some(2));
         bad(&ledger, 0);
         bad(&ledger, 1);
-        ledger.set_standing(Standing { seen: 2, faults: 2, ..Standing::default() });
+        ledger.set_fault_counts(FaultCounts { seen: 2, faults: 2, ..FaultCounts::default() });
         assert_eq!(ledger.epoch_ended(0).unwrap_err().kind(), Kind::TooManyFaults);
         begin(&ledger, Some(2));
         bad(&ledger, 0);
         ledger.filtered(1);
-        ledger.set_standing(Standing { seen: 2, faults: 1, ..Standing::default() });
+        ledger.set_fault_counts(FaultCounts { seen: 2, faults: 1, ..FaultCounts::default() });
         ledger.epoch_ended(0).unwrap();
     }
 

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use super::by_slot::BySlot;
 use super::driver::{Driver, DriverStep, PendingFault};
-use super::handed::Instruction;
+use super::instructions::Instruction;
 use super::run::Run;
 use crate::collate::BatchSamples;
 use crate::engine::{self, BadSlot, Finished, Outcome, Purpose};
@@ -21,15 +21,15 @@ pub(super) struct Mapped {
     /// How many samples are handed over together.
     size: usize,
     /// Groups of samples that are handed over once complete.
-    chunks: VecDeque<Chunk>,
-    /// The number of the first chunk, and of the next one that has a sample.
-    first_chunk: u64,
+    pending_parts: VecDeque<PendingPart>,
+    /// The number of the first part, and of the next one that has a sample.
+    first_pending: u64,
     next_part: u64,
-    /// Which chunk a slot belongs to, until its sample is here.
-    chunk_of: BySlot<u64>,
+    /// Which part a slot belongs to, until its sample is here.
+    part_of: BySlot<u64>,
     next_key: u64,
     /// What was handed over, by key, until there is a result.
-    handed: BySlot<(engine::Order, Ticket)>,
+    unanswered: BySlot<(engine::Order, Ticket)>,
     /// What functions made, by slot.
     made: BySlot<MadeSamples>,
     /// Shapes as JSON, and their numbers.
@@ -41,7 +41,7 @@ pub(super) struct Mapped {
 
 /// Samples that are handed over together.
 #[derive(Default)]
-struct Chunk {
+struct PendingPart {
     /// How many were ordered, and how many of those have not arrived.
     ordered: usize,
     awaited: usize,
@@ -73,35 +73,37 @@ impl Mapped {
     /// Registers samples that are being loaded.
     pub(super) fn ordered(&mut self, orders: &[engine::Order]) {
         for order in orders {
-            if self.chunks.back().is_none_or(|chunk| chunk.ordered == self.size) {
-                self.chunks.push_back(Chunk::default());
+            if self.pending_parts.back().is_none_or(|part| part.ordered == self.size) {
+                self.pending_parts.push_back(PendingPart::default());
             }
-            let number = self.first_chunk + self.chunks.len() as u64 - 1;
-            if let Some(chunk) = self.chunks.back_mut() {
-                chunk.ordered += 1;
-                chunk.awaited += 1;
+            let number = self.first_pending + self.pending_parts.len() as u64 - 1;
+            if let Some(part) = self.pending_parts.back_mut() {
+                part.ordered += 1;
+                part.awaited += 1;
             }
-            self.chunk_of.insert(order.slot, number);
+            self.part_of.insert(order.slot, number);
         }
     }
 
     /// Registers that a planned sample arrived, or will not arrive.
     fn arrive(&mut self, order: engine::Order, sample: Option<Sample>) {
-        let Some(number) = self.chunk_of.take(order.slot) else { return };
-        let Some(chunk) = self.chunks.get_mut((number - self.first_chunk) as usize) else { return };
-        chunk.awaited -= 1;
-        chunk.samples.extend(sample.map(|sample| (order, sample)));
+        let Some(number) = self.part_of.take(order.slot) else { return };
+        let Some(part) = self.pending_parts.get_mut((number - self.first_pending) as usize) else {
+            return;
+        };
+        part.awaited -= 1;
+        part.samples.extend(sample.map(|sample| (order, sample)));
     }
 
-    /// The complete chunks, in order. The last one may be short when nothing more is planned.
-    fn take_complete(&mut self, orders_left: u64) -> Vec<Chunk> {
+    /// The complete pending_parts, in order. The last one may be short when nothing more is planned.
+    fn take_complete(&mut self, orders_left: u64) -> Vec<PendingPart> {
         let mut complete = Vec::new();
-        while let Some(chunk) = self.chunks.front()
-            && chunk.awaited == 0
-            && (chunk.ordered == self.size || orders_left == 0)
+        while let Some(part) = self.pending_parts.front()
+            && part.awaited == 0
+            && (part.ordered == self.size || orders_left == 0)
         {
-            self.first_chunk += 1;
-            complete.extend(self.chunks.pop_front());
+            self.first_pending += 1;
+            complete.extend(self.pending_parts.pop_front());
         }
         complete
     }
@@ -117,7 +119,7 @@ impl Mapped {
         let mut given = Vec::with_capacity(samples.len());
         for (order, sample) in samples {
             keys.push(self.next_key);
-            self.handed.insert(self.next_key, (order, sample.ticket));
+            self.unanswered.insert(self.next_key, (order, sample.ticket));
             self.next_key += 1;
             given.push(sample);
         }
@@ -180,7 +182,7 @@ impl Driver {
     }
 
     /// Registers that a planned sample was bad or was dropped by a filter.
-    pub(super) fn hand_nothing(&mut self, order: engine::Order) {
+    pub(super) fn drop_from_part(&mut self, order: engine::Order) {
         if let Some(mapped) = &mut self.mapped
             && order.purpose == Purpose::Planned
         {
@@ -188,18 +190,18 @@ impl Driver {
         }
     }
 
-    /// Hands over all complete chunks.
+    /// Hands over all complete pending_parts.
     pub(super) fn hand_complete(&mut self, steps: &mut Vec<DriverStep>) {
         let left = self.engine.orders_left();
         let Some(mapped) = &mut self.mapped else { return };
-        for chunk in mapped.take_complete(left) {
-            if chunk.samples.is_empty() {
+        for part in mapped.take_complete(left) {
+            if part.samples.is_empty() {
                 continue;
             }
-            let is_whole = chunk.samples.len() == chunk.ordered;
+            let is_whole = part.samples.len() == part.ordered;
             let number = mapped.next_part;
             mapped.next_part += 1;
-            let mut handing = mapped.hand(chunk.samples, Some(number));
+            let mut handing = mapped.hand(part.samples, Some(number));
             handing.may_be_batch &= is_whole;
             steps.push(DriverStep::Hand(Box::new(handing)));
         }
@@ -219,7 +221,7 @@ impl Driver {
     pub(super) fn mapped_good(&mut self, keys: &[u64], shape: u32) {
         for key in keys {
             let Some(mapped) = &mut self.mapped else { return };
-            let Some((order, ticket)) = mapped.handed.take(*key) else { continue };
+            let Some((order, ticket)) = mapped.unanswered.take(*key) else { continue };
             let slot = self.engine.current(order).slot;
             mapped.made.insert(slot, MadeSamples { key: *key, shape, ticket });
             self.engine.add_result(order, Outcome::Good { bucket: 0, shape }, &mut self.actions);
@@ -229,7 +231,7 @@ impl Driver {
     pub(super) fn mapped_filtered(&mut self, keys: &[u64]) {
         for key in keys {
             let Some(mapped) = &mut self.mapped else { return };
-            let Some((order, _)) = mapped.handed.take(*key) else { continue };
+            let Some((order, _)) = mapped.unanswered.take(*key) else { continue };
             self.count_as_filtered(order);
             self.engine.add_result(order, Outcome::Filtered, &mut self.actions);
         }
@@ -242,7 +244,7 @@ impl Driver {
         symptom: Symptom,
         line: FaultLine,
     ) -> u64 {
-        let found = self.mapped.as_mut().and_then(|mapped| mapped.handed.take(key));
+        let found = self.mapped.as_mut().and_then(|mapped| mapped.unanswered.take(key));
         let Some((order, _)) = found else { return 0 };
         let policy_action = run.policy_action_for(&symptom, &line);
         let fault = self.add_fault(PendingFault::reported(symptom, line));

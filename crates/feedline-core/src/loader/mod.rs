@@ -13,7 +13,8 @@ mod epoch;
 mod extras;
 mod fields;
 mod gate;
-mod handed;
+mod identity;
+mod instructions;
 mod ledger;
 mod slot_supply;
 mod make;
@@ -27,20 +28,20 @@ mod run;
 mod watch;
 pub mod workers;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::bytes::BufferPool;
-use crate::checkpoint::{Checkpoint, Fingerprint};
 use crate::collate::{Columns, Pool, Promise};
-use crate::config::{Batching, Function, Settings, Takes};
+use crate::config::{Batching, Settings, Takes};
 use crate::engine::{self, Fill, Membership, PolicyAction, Position};
 use crate::error::{Error, Kind, Result};
 use crate::event::Event;
 use crate::fault::Symptom;
 use crate::format::Parser;
 use crate::metrics::{Report, Resource};
-use crate::plan::Plan;
+use crate::plan::{Plan, RestOrder};
+use crate::run_state::{Identity, Taken};
 use crate::source::Source;
 use crate::sys::lock::Mutex;
 use crate::sys::process::OwnerProcess;
@@ -55,9 +56,11 @@ pub use epoch::{Epoch, Waited};
 use epoch::{GRACE, Running};
 pub use fields::given;
 use fields::{PICTURE, Write};
-pub use handed::{BatchEnd, Instruction, Part};
+pub use identity::data;
+pub use instructions::{BatchEnd, Instruction, Part};
 pub use ledger::Ledger;
 pub use quarantine::{excluded, excluded_calls, quarantined};
+pub use resume::Fit;
 
 /// State that all epochs of a loader share.
 struct Shared {
@@ -96,16 +99,28 @@ struct Shared {
     buffer_pool: BufferPool,
     ledger: Arc<Ledger>,
     progress: Mutex<Progress>,
-    /// Whether the next epoch starts at a checkpoint.
+    /// Whether the next epoch starts from a state that was loaded.
     resumed: AtomicBool,
+    /// What states are compared by, once it was asked for: a large data set has a long list of files.
+    identity: OnceLock<Identity>,
     closed: AtomicBool,
 }
 
 /// The progress of the consumer.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 struct Progress {
     epoch: u64,
+    /// What is left of the epoch, if other ranks began it.
+    rest: Option<Arc<RestOrder>>,
     position: Position,
+    taken: Taken,
+}
+
+impl Progress {
+    /// The start of an epoch.
+    fn at_epoch(epoch: u64) -> Progress {
+        Progress { epoch, ..Progress::default() }
+    }
 }
 
 /// A data set as batches, epoch after epoch.
@@ -116,7 +131,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts the next epoch, or continues one after `resume`. A running epoch is abandoned: a loader has one at a
+    /// Starts the next epoch, or continues one after `load_state`. A running epoch is abandoned: a loader has one at a
     /// time.
     pub fn epoch(&self) -> Result<Epoch> {
         self.check()?;
@@ -127,13 +142,12 @@ impl Loader {
         let shared = &self.shared;
         let start = {
             let mut progress = shared.progress.lock();
-            // A checkpoint may be in the middle of an epoch; an abandoned epoch is not continued.
+            // A state may be in the middle of an epoch; an abandoned epoch is not continued.
             let resumed = shared.resumed.swap(false, Ordering::SeqCst);
             let is_begun = progress.position != Position::default();
-            let settings = shared.engine_settings(progress.epoch);
+            let settings = shared.engine_settings(&progress);
             if is_begun && (!resumed || progress.position.is_at_end(&settings)) {
-                let epoch = progress.epoch + 1;
-                *progress = Progress { epoch, ..Progress::default() };
+                *progress = Progress::at_epoch(progress.epoch + 1);
             }
             progress.clone()
         };
@@ -145,7 +159,11 @@ impl Loader {
 
     /// The number of batches in a whole epoch without faults; an upper bound with a filter or buckets.
     pub fn len(&self) -> u64 {
-        let (samples, size) = (self.shared.plan.epoch_len(), self.shared.batching.size as u64);
+        self.batches_of(self.shared.plan.epoch_len())
+    }
+
+    fn batches_of(&self, samples: u64) -> u64 {
+        let size = self.shared.batching.size as u64;
         if self.shared.bucketing.is_some() {
             let least = self.shared.sizes.iter().copied().min().unwrap_or(1) as u64;
             let open =
@@ -159,10 +177,12 @@ impl Loader {
     /// a replacement.
     pub fn has_exact_len(&self) -> bool {
         let shared = &self.shared;
-        let Progress { epoch, position } = shared.progress.lock().clone();
-        let is_whole = position == Position::default()
-            || position.is_at_end(&shared.engine_settings(epoch))
-            || !shared.resumed.load(Ordering::SeqCst);
+        let is_whole = {
+            let progress = shared.progress.lock();
+            (progress.position == Position::default() && progress.rest.is_none())
+                || progress.position.is_at_end(&shared.engine_settings(&progress))
+                || !shared.resumed.load(Ordering::SeqCst)
+        };
         let is_chosen = shared.filter.is_some() || shared.bucketing.is_some();
         is_whole && !is_chosen && (!shared.settings.faults.may_skip() || shared.fills())
     }
@@ -216,27 +236,6 @@ impl Loader {
     /// The events that were not taken yet, in order.
     pub fn take_events(&self) -> Vec<Event> {
         self.shared.ledger.take_events()
-    }
-
-    /// The position of the consumer, after the last batch it took.
-    pub fn checkpoint(&self) -> Checkpoint {
-        self.shared.checkpoint(self.shared.progress.lock().clone())
-    }
-
-    /// Makes the next epoch continue from a checkpoint.
-    pub fn resume(&self, checkpoint: &Checkpoint) -> Result<()> {
-        self.check()?;
-        checkpoint.must_fit(&self.checkpoint())?;
-        let shared = &self.shared;
-        let epoch = checkpoint.epoch;
-        let position = resume::position(checkpoint, &shared.engine_settings(epoch))?;
-        if let Some(running) = self.current.lock().take() {
-            running.close();
-        }
-        let progress = Progress { epoch, position };
-        *self.shared.progress.lock() = progress;
-        self.shared.resumed.store(true, Ordering::SeqCst);
-        Ok(())
     }
 
     /// Ends the running epoch and all its threads. The loader cannot be used again.
@@ -313,37 +312,24 @@ impl Drop for Loader {
 impl Shared {
     /// The peak of each resource, and its budget.
     fn resources(&self) -> impl Iterator<Item = (&'static str, Resource)> {
-        let budget = (self.threads + self.readers + usize::from(self.hands_on())) as u64;
+        let budget = (self.threads + self.readers + usize::from(self.has_functions())) as u64;
         let peak = self.thread_peak.load(Ordering::Relaxed);
         let threads = Resource { peak, budget, process: None };
         self.budgets.resources().into_iter().chain([("threads", threads)])
     }
 
-    fn checkpoint(&self, progress: Progress) -> Checkpoint {
-        let mut settings = format!(
-            "{:?} {:?} {:?} {} {:?} {:?}",
-            self.plan,
-            self.transform,
-            self.columns,
-            self.batching.drop_last,
-            self.settings.filter,
-            self.settings.bucketing
-        );
-        // By name only: the code of a function is unknown. Where it runs makes no difference.
-        for Function { takes, name, .. } in &self.settings.functions {
-            settings.push_str(&format!(" {takes:?} {name}"));
-        }
-        Checkpoint::new(
-            self.source.len(),
-            self.source.fingerprint(),
-            Fingerprint::of([settings.as_bytes()]),
-            progress.epoch,
-            progress.position,
-        )
+    /// The settings of the engine for an epoch.
+    fn engine_settings(&self, progress: &Progress) -> engine::EpochSettings {
+        let world = self.plan.world();
+        let Some(rest) = &progress.rest else {
+            return self.engine_settings_of(progress.epoch, self.plan.epoch_len(), world);
+        };
+        let settings = self.engine_settings_of(progress.epoch, rest.len(), world);
+        engine::EpochSettings { epoch_samples: Some(rest.epoch_len()), ..settings }
     }
 
-    /// The settings of the engine for an epoch.
-    fn engine_settings(&self, epoch: u64) -> engine::EpochSettings {
+    /// The settings of the engine for an epoch of this many samples of one of `world` ranks.
+    fn engine_settings_of(&self, epoch: u64, samples: u64, world: u64) -> engine::EpochSettings {
         let (policy, functions) = (&self.settings.faults, &self.settings.functions);
         let never_fills = policy.fill == Some(false);
         let is_packed = self.source.contents().is_some_and(|contents| contents.is_packed);
@@ -354,13 +340,14 @@ impl Shared {
             None if self.has_filter() || is_packed => Membership::Gathered,
             None => Membership::Fixed,
         };
-        let fill = match (self.fills(), never_fills) {
+        let fill = match (self.fills_among(world), never_fills) {
             (true, _) => Fill::FromEndAndRepeat,
             (false, true) => Fill::Never,
             (false, false) => Fill::FromEnd,
         };
         engine::EpochSettings {
-            samples: self.plan.epoch_len(),
+            samples,
+            epoch_samples: None,
             batch_size: self.batching.size as u64,
             drop_last: self.batching.drop_last,
             plan: engine::BatchPlan::Known,
@@ -368,7 +355,8 @@ impl Shared {
             membership,
             fill,
             // Functions may return any shape.
-            misfit: (self.columns.may_differ() || self.hands_on()).then(|| self.misfit_action()),
+            misfit: (self.columns.may_differ() || self.has_functions())
+                .then(|| self.misfit_action()),
             finishes: functions.iter().any(|function| function.takes == Takes::Batch),
             limit: policy.limit,
             window: policy.window,
@@ -384,7 +372,7 @@ impl Shared {
     /// Whether each sample has memory of its own until its batch is complete, because it is unknown which others will
     /// be in it.
     fn has_lone_slots(&self) -> bool {
-        self.bucketing.is_some() || (self.filter.is_some() && !self.hands_on())
+        self.bucketing.is_some() || (self.filter.is_some() && !self.has_functions())
     }
 
     /// Whether samples are filtered, natively or by a function.
@@ -394,12 +382,16 @@ impl Shared {
     }
 
     /// Whether a front calls functions for the samples.
-    fn hands_on(&self) -> bool {
+    fn has_functions(&self) -> bool {
         !self.settings.functions.is_empty()
     }
 
     /// Whether samples are repeated in place of skipped ones, because all ranks must have the same number.
     fn fills(&self) -> bool {
-        self.settings.faults.fill.unwrap_or(true) && self.plan.world() > 1
+        self.fills_among(self.plan.world())
+    }
+
+    fn fills_among(&self, world: u64) -> bool {
+        self.settings.faults.fill.unwrap_or(true) && world > 1
     }
 }

@@ -4,10 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use super::Progress;
 use super::activity::ActivityRecord;
 use super::driver::{CompleteBatch, DriverStep, DriverWork, Extra, Recorded};
-use super::handed::{Instruction, Part};
+use super::instructions::{Instruction, Part};
 use super::mapped::PartInProgress;
 use super::run::{Delivery, MakeResult, Run, SampleOrder, closed};
 use crate::collate::BatchSlot;
@@ -38,14 +37,14 @@ pub(super) struct Outbox {
 }
 
 impl Run {
-    pub(super) fn settle_once(
+    pub(super) fn process_results_once(
         &self,
         results: impl IntoIterator<Item = (engine::Order, MakeResult)>,
     ) -> Vec<Extra> {
         let start = clock::now();
         let (queued, extras) = {
             let mut driver = self.driver.lock();
-            let DriverWork { steps, extras } = driver.settle(self, results);
+            let DriverWork { steps, extras } = driver.add_results(self, results);
             self.update_urgent(&driver);
             (self.queue(steps), extras)
         };
@@ -63,7 +62,7 @@ impl Run {
             let native = native.as_deref_mut().unwrap_or(&mut own);
             let of = extra.order;
             let Some(outcome) = self.make_extra(extra, native, &activity) else { return };
-            extras.extend(self.settle_once([(of, outcome)]));
+            extras.extend(self.process_results_once([(of, outcome)]));
         }
     }
 
@@ -147,7 +146,7 @@ impl Run {
             DriverStep::Replaced(line, index) => ledger.replaced(*line, index.into()),
             DriverStep::Deliver(complete) => self.deliver(*complete),
             DriverStep::Hand(handing) => self.hand(*handing),
-            DriverStep::Instruct(instruction) => self.handed.put(instruction),
+            DriverStep::Instruct(instruction) => self.instructions.put(instruction),
             DriverStep::Stop(own, cause) => {
                 let error = own.map(|error| *error).or_else(|| error.take());
                 // Without an error, the cause is raised itself.
@@ -155,7 +154,7 @@ impl Run {
                 self.end(error, cause);
             }
             DriverStep::End(account, standing) => {
-                ledger.set_standing(standing);
+                ledger.set_fault_counts(standing);
                 ledger.repeated(account.repeated);
                 self.dropped.store(account.dropped, Ordering::SeqCst);
                 self.end(None, None);
@@ -166,8 +165,8 @@ impl Run {
     /// Nothing comes after the batches that were delivered: the end, an error, or a fault of the front that has
     /// functions called for the samples.
     pub(super) fn end(&self, error: Option<Error>, cause: Option<u64>) {
-        if self.shared.hands_on() {
-            self.handed.put(match (error, cause) {
+        if self.shared.has_functions() {
+            self.instructions.put(match (error, cause) {
                 (None, None) => Instruction::End,
                 (error, cause) => Instruction::Stop { cause, error },
             });
@@ -186,8 +185,8 @@ impl Run {
             Ok(batch) => {
                 let part = Part { batch, keys, may_be_batch };
                 match number {
-                    Some(number) => self.handed.put_part(number, part),
-                    None => self.handed.put(Instruction::Part(Box::new(part))),
+                    Some(number) => self.instructions.put_part(number, part),
+                    None => self.instructions.put(Instruction::Part(Box::new(part))),
                 }
             }
             Err(error) if error.kind() == Kind::Closed => {}
@@ -200,8 +199,7 @@ impl Run {
         let shared = &self.shared;
         match shared.columns.complete(gathered, &shared.pool, &shared.budgets.batches) {
             Ok(batch) => {
-                let end = Progress { epoch: self.epoch, position };
-                self.handoff.put(number, Delivery { batch, end });
+                self.handoff.put(number, Delivery { batch, end: position });
             }
             Err(error) if error.kind() == Kind::Closed => {}
             Err(error) => self.handoff.end(number, Some(error)),

@@ -4,6 +4,7 @@
 //! verdict has lost nothing. Several processes may share a file, or have one each in a folder.
 
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Kind, Result};
@@ -21,6 +22,23 @@ pub(super) struct Quarantine {
     path: PathBuf,
     /// In a folder, it is opened at the first fault, so that good runs leave no empty files.
     lines: Option<Lines>,
+    /// Faults that could not be written yet, such as because the disk is full. The oldest are lost if there are too
+    /// many.
+    pending: VecDeque<String>,
+}
+
+/// How many faults wait for room on the disk.
+const MOST_PENDING: usize = 10_000;
+
+/// What became of a fault.
+#[derive(Debug)]
+pub(super) enum Added {
+    /// This many faults are on the disk now that were not there before.
+    Written(u64),
+    /// It could not be written, and waits for the next one.
+    Failed(std::io::Error),
+    /// The same, as with the fault before it.
+    StillFailed,
 }
 
 impl Quarantine {
@@ -34,24 +52,59 @@ impl Quarantine {
         if file::is_folder(path) || path.to_string_lossy().ends_with('/') {
             file::make_folder(path).map_err(refused)?;
             let name = format!("faults-{}-{}.jsonl", host(), std::process::id());
-            return Ok(Quarantine { path: path.join(name), lines: None });
+            return Ok(Quarantine { path: path.join(name), lines: None, pending: VecDeque::new() });
         }
         let lines = Lines::open(path).map_err(refused)?;
-        Ok(Quarantine { path: path.to_owned(), lines: Some(lines) })
+        Ok(Quarantine { path: path.to_owned(), lines: Some(lines), pending: VecDeque::new() })
     }
 
-    /// Closes the file; the next fault opens it again.
-    pub(super) fn close(&mut self) {
+    /// Closes the file; the next fault opens it again. Returns how many faults that had to wait were written.
+    pub(super) fn close(&mut self) -> u64 {
+        let written = self.write_pending().0;
         self.lines = None;
+        written
     }
 
-    /// Writes a fault down; it is on the disk when this returns.
-    pub(super) fn add(&mut self, line: &FaultLine) -> std::io::Result<()> {
+    /// Writes a fault down. It is on the disk when this returns, unless it has to wait.
+    pub(super) fn add(&mut self, line: &FaultLine) -> Added {
+        let has_failed = !self.pending.is_empty();
+        self.pending.push_back(line.to_text());
+        while self.pending.len() > MOST_PENDING {
+            self.pending.pop_front();
+        }
+        match self.write_pending() {
+            (written, None) => Added::Written(written),
+            // Some were written: what happens now is another failure.
+            (0, Some(_)) if has_failed => Added::StillFailed,
+            (_, Some(error)) => Added::Failed(error),
+        }
+    }
+
+    /// Writes what waits, the oldest first, until the system refuses.
+    pub(super) fn write_pending(&mut self) -> (u64, Option<std::io::Error>) {
+        let mut written = 0;
+        while let Some(line) = self.pending.pop_front() {
+            if let Err(error) = self.write(&line) {
+                self.pending.push_front(line);
+                return (written, Some(error));
+            }
+            written += 1;
+        }
+        (written, None)
+    }
+
+    fn write(&mut self, line: &str) -> std::io::Result<()> {
         let lines = match self.lines.take().and_then(Lines::still_open) {
             Some(lines) => lines,
             None => Lines::open(&self.path)?,
         };
-        self.lines.insert(lines).add(&line.to_text())
+        self.lines.insert(lines).add(line)
+    }
+}
+
+impl Drop for Quarantine {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
@@ -163,21 +216,44 @@ mod tests {
         FaultLine { message: "x".repeat(300), ..FaultLine::new(index, "CorruptImageError") }
     }
 
+    fn written(added: Added) {
+        assert!(matches!(added, Added::Written(1)), "{added:?}");
+    }
+
+    #[test]
+    fn faults_that_cannot_be_written_wait_and_come_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bad/bad.jsonl");
+        let mut quarantine = Quarantine::new(&path).unwrap();
+        quarantine.close();
+        let (inside, away) = (folder.path().join("bad"), folder.path().join("away"));
+        std::fs::rename(&inside, &away).unwrap();
+        // A file in the place of its folder: it cannot be made again.
+        file::write(&inside, b"").unwrap();
+        assert!(matches!(quarantine.add(&bad(1)), Added::Failed(_)));
+        assert!(matches!(quarantine.add(&bad(2)), Added::StillFailed));
+        std::fs::remove_file(&inside).unwrap();
+        std::fs::rename(&away, &inside).unwrap();
+        assert!(matches!(quarantine.add(&bad(3)), Added::Written(3)));
+        assert_eq!(excluded(&path).unwrap(), [json!(1), json!(2), json!(3)]);
+        assert_eq!(quarantine.close(), 0);
+    }
+
     #[test]
     fn written_faults_are_read_again_even_after_an_incomplete_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/bad.jsonl");
         let mut quarantine = Quarantine::new(&path).unwrap();
-        quarantine.add(&bad(3)).unwrap();
-        quarantine.add(&FaultLine::new("key", "ValueError")).unwrap();
+        written(quarantine.add(&bad(3)));
+        written(quarantine.add(&FaultLine::new("key", "ValueError")));
         let mut bytes = file::read_bytes(&path).unwrap();
         bytes.extend_from_slice(b"{\"index\": 9, \"ki");
         file::write(&path, &bytes).unwrap();
         assert_eq!(excluded(&path).unwrap(), [json!(3), json!("key")]);
         // The next line does not become a part of the incomplete one.
         let mut quarantine = Quarantine::new(&path).unwrap();
-        quarantine.add(&bad(5)).unwrap();
-        quarantine.add(&bad(3)).unwrap();
+        written(quarantine.add(&bad(5)));
+        written(quarantine.add(&bad(3)));
         assert_eq!(excluded(&path).unwrap(), [json!(3), json!("key"), json!(5)]);
     }
 
@@ -187,7 +263,7 @@ mod tests {
         let path = folder.path().join("bad/");
         let mut quarantine = Quarantine::new(&path).unwrap();
         assert_eq!(excluded(&path).unwrap(), [] as [Value; 0]);
-        quarantine.add(&bad(7)).unwrap();
+        written(quarantine.add(&bad(7)));
         let names: Vec<_> =
             file::list(&path).unwrap().into_iter().map(|entry| entry.path).collect();
         assert_eq!(names.len(), 1);
@@ -232,7 +308,7 @@ mod tests {
                 let mut quarantine = Quarantine::new(&path).unwrap();
                 scope.spawn(move || {
                     for number in 0..25 {
-                        quarantine.add(&bad(writer * 1000 + number)).unwrap();
+                        written(quarantine.add(&bad(writer * 1000 + number)));
                     }
                 });
             }

@@ -61,7 +61,7 @@ impl Run {
                         if !ready.is_empty() {
                             tasks.put(self, std::mem::take(&mut ready));
                         }
-                        self.settle([(of, Err(bad))], None);
+                        self.process_results([(of, Err(bad))], None);
                     }
                 }
             }

@@ -55,7 +55,7 @@ impl Ready<'_> {
         let start = clock::now();
         results.extend(ready.drain(..).map(|task| (task.order.of, run.make(task, native))));
         run.meters.add(Stage::Worker, start.elapsed());
-        run.settle(results.drain(..), Some(native));
+        run.process_results(results.drain(..), Some(native));
     }
 }
 
@@ -89,7 +89,7 @@ impl Run {
                     Ok(task) => ready.ready.push(task),
                     Err(bad) => {
                         ready.hand_on();
-                        self.settle([(of, Err(bad))], None);
+                        self.process_results([(of, Err(bad))], None);
                     }
                 }
             }

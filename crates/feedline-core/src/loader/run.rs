@@ -19,7 +19,7 @@ use super::consumer::Waiting;
 use super::driver::Driver;
 use super::extras::Extras;
 use super::gate::Gate;
-use super::handed::{Instruction, Queue};
+use super::instructions::{Instruction, InstructionQueue};
 use super::mapped::Mapped;
 use super::perform::Outbox;
 use super::slot_supply::{Horizon, SlotSupply};
@@ -35,6 +35,7 @@ use crate::fault::{Fault, FaultLine};
 use crate::fetch::{CacheMeters, CachedImage, Fetched, OpenFiles, Reader, Streams};
 use crate::metrics::Meters;
 use crate::plan;
+use crate::run_state;
 use crate::sample::{Batch, Sample, Stage, Ticket};
 use crate::sys::lock::{Deadline, Mutex};
 use crate::sys::thread::Threads;
@@ -112,7 +113,7 @@ pub(super) enum Made {
 /// A batch on its way to the consumer, and how far it brings the run.
 pub(super) struct Delivery {
     pub(super) batch: Batch,
-    pub(super) end: Progress,
+    pub(super) end: Position,
 }
 
 pub(super) struct Run {
@@ -132,7 +133,7 @@ pub(super) struct Run {
     pub(super) outbox: Mutex<Outbox>,
     /// For a front that has functions called for the samples: what it is given, and samples that are made for it
     /// beside those that are planned.
-    pub(super) handed: Queue,
+    pub(super) instructions: InstructionQueue,
     pub(super) extras: Extras,
     pub(super) waiting: Mutex<Waiting>,
     /// What each thread is doing: first the readers, then the workers.
@@ -140,6 +141,10 @@ pub(super) struct Run {
     /// Which sample comes when in this epoch.
     order: plan::EpochOrder,
     pub(super) epoch: u64,
+    /// What is left of the epoch, if other ranks began it.
+    pub(super) rest: Option<Arc<plan::RestOrder>>,
+    /// What the consumer has of this epoch.
+    pub(super) taken: Mutex<run_state::Taken>,
     /// Good samples of batches that are left out because they are not full.
     pub(super) dropped: AtomicU64,
     closed: AtomicBool,
@@ -151,7 +156,7 @@ pub(super) struct Run {
 /// Where a reader puts samples whose bytes are here.
 pub(super) enum TaskSink {
     /// For workers.
-    Queue(Sender<Vec<Task>>),
+    InstructionQueue(Sender<Vec<Task>>),
     /// There is no thread for workers: the reader makes them.
     Here(Box<RefCell<MakerMemory>>),
 }
@@ -167,7 +172,7 @@ impl TaskSink {
     /// Hands tasks on. Returns false if nobody needs them any more.
     pub(super) fn put(&self, run: &Run, tasks: Vec<Task>) -> bool {
         match self {
-            TaskSink::Queue(queue) => queue.send(tasks).is_ok(),
+            TaskSink::InstructionQueue(queue) => queue.send(tasks).is_ok(),
             TaskSink::Here(memory) => {
                 let MakerMemory { native, results } = &mut *memory.borrow_mut();
                 run.make_all(tasks, &ActivityRecord::default(), native, results);
@@ -206,14 +211,15 @@ impl Run {
         from: Progress,
         epoch_threads: &Threads,
     ) -> Result<Arc<Run>> {
-        let Progress { epoch, position } = from;
+        let settings = shared.engine_settings(&from);
+        let Progress { epoch, rest, position, taken } = from;
         let files =
             OpenFiles::new(shared.budgets.files.clone()).knowing(shared.source.known_files());
         let start = position.slot;
-        let engine = Engine::new(shared.engine_settings(epoch), position);
+        let engine = Engine::new(settings, position);
         let due = engine.orders_left();
         let horizon = Horizon::new(shared.ahead.map_or(u64::MAX, |ahead| start + ahead));
-        let mapped = shared.hands_on().then(|| Mapped::new(shared.columns.size));
+        let mapped = shared.has_functions().then(|| Mapped::new(shared.columns.size));
         let (keep, kept) = shared.budgets.keep(shared.threads);
         let watch = Watch::new(shared.source.root().filter(|_| shared.readers > 0));
         let run = Arc::new(Run {
@@ -235,14 +241,19 @@ impl Run {
             slot_supply: Mutex::default(),
             driver: Mutex::new(Driver::new(engine, mapped)),
             outbox: Mutex::default(),
-            handed: Queue::default(),
+            instructions: InstructionQueue::default(),
             extras: Extras::default(),
             waiting: Mutex::default(),
             activities: (0..shared.readers + shared.threads)
                 .map(|_| ActivityRecord::default())
                 .collect(),
-            order: shared.plan.epoch(epoch),
+            order: match &rest {
+                Some(rest) => shared.plan.rest_of_epoch(epoch, Arc::clone(rest)),
+                None => shared.plan.epoch(epoch),
+            },
             epoch,
+            rest,
+            taken: Mutex::new(taken),
             dropped: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             keep,
@@ -260,7 +271,7 @@ impl Run {
 
     fn spawn(self: &Arc<Run>, epoch_threads: &Threads) -> Result<()> {
         let (readers, workers) = (self.shared.readers, self.shared.threads);
-        let extras = usize::from(self.shared.hands_on());
+        let extras = usize::from(self.shared.has_functions());
         let wanted = readers + workers + extras;
         let got = self.reserve(epoch_threads, wanted, 1 + extras)?;
         self.shared.thread_peak.fetch_max(got as u64, Ordering::Relaxed);
@@ -286,7 +297,7 @@ impl Run {
                 run.guarded(|run| {
                     let tasks = match makes_samples {
                         true => TaskSink::Here(Box::default()),
-                        false => TaskSink::Queue(tasks),
+                        false => TaskSink::InstructionQueue(tasks),
                     };
                     run.read(&tasks, &run.activities[number]);
                 })
@@ -326,8 +337,10 @@ impl Run {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(self))) {
             let message = format!("a thread panicked: {}", panic_message(&*panic));
             let error = Error::new(Kind::Internal, message);
-            if self.shared.hands_on() {
-                return self.handed.put(Instruction::Stop { cause: None, error: Some(error) });
+            if self.shared.has_functions() {
+                return self
+                    .instructions
+                    .put(Instruction::Stop { cause: None, error: Some(error) });
             }
             self.handoff.end(0, Some(error));
             self.close();
@@ -468,18 +481,18 @@ impl Run {
         activity.end();
         native.trim(self.keep);
         self.meters.add(Stage::Worker, start.elapsed());
-        self.settle(results.drain(..), Some(native));
+        self.process_results(results.drain(..), Some(native));
     }
 
     // ---- collate and deliver ----
 
     /// Takes in results, and does whatever has become possible by them.
-    pub(super) fn settle(
+    pub(super) fn process_results(
         &self,
         results: impl IntoIterator<Item = (engine::Order, MakeResult)>,
         native: Option<&mut Native>,
     ) {
-        let extras = self.settle_once(results);
+        let extras = self.process_results_once(results);
         self.make_extras(extras, native);
     }
 
@@ -515,8 +528,7 @@ impl Run {
     /// The consumer took the last batch: the run stands at the end of the epoch. Returns how many
     /// samples were left out with a short last batch.
     pub(super) fn finish(&self) -> u64 {
-        let position = Position::default();
-        *self.shared.progress.lock() = Progress { epoch: self.epoch + 1, position };
+        *self.shared.progress.lock() = Progress::at_epoch(self.epoch + 1);
         self.dropped.load(Ordering::SeqCst)
     }
 
@@ -542,7 +554,7 @@ impl Run {
         self.ending.end();
         self.handoff.close();
         self.extras.close();
-        self.handed.close();
+        self.instructions.close();
     }
 
     /// Gives back what the threads held, when they are gone.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::budgets::Limit;
 use super::defaults;
 use crate::config::{Choice, TimeLimit, Workers};
 use crate::error::{Error, Kind, Result};
@@ -89,6 +90,7 @@ pub fn options(workers: &Workers, folders: CodeFolders) -> PoolOptions {
             may_be_fresh: workers.may_be_fresh,
         },
         arena_bytes: memory.max(1 << 20),
+        arena_share: Limit::of(workers.memory, memory).share,
         inbox_bytes: if workers.has_inbox { memory.max(1 << 20) } else { 0 },
         bounds: Bounds {
             memory: workers.max_worker_memory,

@@ -29,6 +29,9 @@ pub(super) struct Chain {
     /// The rank of this part, and how many parts there are.
     pub(super) rank: u64,
     pub(super) world: u64,
+    /// Number of different places of all ranks together, if the last step divides them one by one: it does not depend
+    /// on the number of ranks.
+    pub(super) divided: Option<u64>,
 }
 
 /// What the places of the first step refer to.
@@ -158,7 +161,7 @@ impl Chain {
     }
 
     fn of(root: Root, len: u64, most: u64) -> Chain {
-        Chain { root, links: Vec::new(), len, most, rank: 0, world: 1 }
+        Chain { root, links: Vec::new(), len, most, rank: 0, world: 1, divided: None }
     }
 
     fn mix(shards: &[Range<u64>], mixture: &Mixture, ids: &mut usize) -> Result<Chain> {
@@ -223,6 +226,7 @@ impl Chain {
     /// Adds a step on top.
     fn push(&mut self, step: &OrderStep) -> Result<()> {
         let before = self.len;
+        self.divided = None;
         match step {
             OrderStep::Shuffle { seed } => {
                 let permutation = Permutation::new(before, *seed, 0);
@@ -238,6 +242,7 @@ impl Chain {
             OrderStep::Shard(shard) => {
                 (self.rank, self.world) = (shard.rank(), shard.world());
                 (self.len, self.most) = (shard.len(before), shard.most(self.most));
+                self.divided = Some(before);
                 self.links.push(Link::Shard { shard: *shard, before });
             }
             OrderStep::Skip(samples) => {
@@ -263,8 +268,14 @@ impl Chain {
         Ok(())
     }
 
-    /// The sample at a place of a pass; the place is below `len`.
-    pub(super) fn at(&self, memo: &Memo, pass: u64, place: u64) -> u64 {
+    /// Number of places of all ranks together in a pass.
+    pub(super) fn whole(&self) -> u64 {
+        self.divided.unwrap_or_else(|| self.most.saturating_mul(self.world))
+    }
+
+    /// The sample at a place of a rank in a pass; the place is below `len`. Whole shards are those of the chain's own
+    /// rank.
+    pub(super) fn at(&self, memo: &Memo, pass: u64, rank: u64, place: u64) -> u64 {
         let (mut pass, mut place) = (pass, place);
         for link in self.links.iter().rev() {
             match link {
@@ -277,7 +288,7 @@ impl Chain {
                     let permutation = if run == *last_run { last } else { whole };
                     place = run * buffer + permutation.of_run(*seed, pass, run).at(within);
                 }
-                Link::Shard { shard, before } => place = shard.order(place) % before,
+                Link::Shard { shard, before } => place = shard.order_of(rank, place) % before,
                 Link::Skip(samples) => place += samples,
                 Link::Repeat { times, before } => {
                     pass = pass.wrapping_mul(*times).wrapping_add(place / before);
@@ -294,13 +305,13 @@ impl Chain {
             Root::Interleave(interleave) => interleave.at(memo, pass, place),
             Root::Concat(parts) => {
                 let (from, part) = &parts[parts.partition_point(|(from, _)| *from <= place) - 1];
-                part.at(memo, pass, place - from)
+                part.at(memo, pass, rank, place - from)
             }
             Root::Mix { pattern, parts, samples } => {
                 let (part, number) =
                     pattern.at(pass.saturating_mul(*samples).saturating_add(place));
                 let part = &parts[part];
-                part.at(memo, number / part.len, number % part.len)
+                part.at(memo, number / part.len, rank, number % part.len)
             }
         }
     }

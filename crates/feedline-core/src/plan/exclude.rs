@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::checkpoint::Fingerprint;
+use crate::fingerprint::Fingerprint;
 
 /// The excluded indices, sorted and unique. Takes memory only for these.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -18,6 +18,13 @@ impl Excluded {
     /// Whether none are excluded.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
+    }
+
+    /// A hash of the excluded indices, in hexadecimal.
+    pub(super) fn in_hex(&self) -> String {
+        let indices = self.0.iter().flat_map(|list| list.iter());
+        let bytes: Vec<u8> = indices.flat_map(|index| index.to_le_bytes()).collect();
+        Fingerprint::of([bytes.as_slice()]).in_hex()
     }
 
     /// The number of excluded indices below `index`.

@@ -14,6 +14,17 @@ pub enum Remainder {
     Uneven,
 }
 
+impl Remainder {
+    /// Its name in settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Remainder::Pad => "pad",
+            Remainder::Drop => "drop",
+            Remainder::Uneven => "uneven",
+        }
+    }
+}
+
 /// What is distributed among the ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
@@ -82,9 +93,24 @@ impl Shard {
         samples.div_ceil(self.world)
     }
 
-    /// The place of the `place`th sample of this rank in the order of all ranks.
-    pub(super) fn order(&self, place: u64) -> u64 {
-        place.saturating_mul(self.world).saturating_add(self.rank)
+    /// The place of the `place`th sample of a rank in the order of all ranks.
+    pub(super) fn order_of(&self, rank: u64, place: u64) -> u64 {
+        place.saturating_mul(self.world).saturating_add(rank)
+    }
+
+    /// The same division, as another rank of this many sees it. Refuses a rank outside the world.
+    pub(super) fn checked_among(&self, rank: u64, world: u64) -> Result<Shard> {
+        Shard::new(rank, world, self.remainder, self.by)
+    }
+
+    /// What is done if the samples cannot be divided evenly.
+    pub(super) fn remainder(&self) -> Remainder {
+        self.remainder
+    }
+
+    /// The same division, as another rank of this many sees it.
+    pub(super) fn among(&self, rank: u64, world: u64) -> Shard {
+        Shard { rank, world, ..*self }
     }
 
     /// The shards of this rank.
@@ -144,7 +170,7 @@ mod tests {
     fn padding_takes_the_first_samples_again_as_torch_does() {
         let order = |rank| -> Vec<_> {
             let shard = shard(rank, 4, Remainder::Pad, By::Record);
-            (0..shard.len(10)).map(|place| shard.order(place) % 10).collect()
+            (0..shard.len(10)).map(|place| shard.order_of(rank, place) % 10).collect()
         };
         assert_eq!(
             [order(0), order(1), order(2), order(3)],

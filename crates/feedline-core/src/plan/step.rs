@@ -114,7 +114,7 @@ impl OrderStep {
     }
 
     /// Whether it divides samples among ranks.
-    fn shards(&self) -> bool {
+    pub(super) fn shards(&self) -> bool {
         let inside =
             |parts: &[PlanPart]| parts.iter().any(|part| part.steps.iter().any(OrderStep::shards));
         match self {
@@ -178,6 +178,81 @@ impl OrderStep {
         }
         Ok(())
     }
+}
+
+/// The steps with another number of ranks, as the first of them sees it.
+pub(super) fn with_world(steps: &[OrderStep], world: u64) -> Result<Vec<OrderStep>> {
+    let inside = |parts: &[PlanPart]| -> Result<Vec<PlanPart>> {
+        let part = |part: &PlanPart| {
+            Ok(PlanPart { shards: part.shards, steps: with_world(&part.steps, world)? })
+        };
+        parts.iter().map(part).collect()
+    };
+    let step = |step: &OrderStep| {
+        Ok(match step {
+            OrderStep::Shard(shard) => OrderStep::Shard(shard.checked_among(0, world)?),
+            OrderStep::Concat(parts) => OrderStep::Concat(inside(parts)?),
+            OrderStep::Mix(mixture) => {
+                OrderStep::Mix(Mixture { parts: inside(&mixture.parts)?, ..mixture.clone() })
+            }
+            OrderStep::Shuffle { .. }
+            | OrderStep::ShuffleRuns { .. }
+            | OrderStep::Interleave { .. }
+            | OrderStep::Skip(_)
+            | OrderStep::Take(_)
+            | OrderStep::Repeat(_) => step.clone(),
+        })
+    };
+    steps.iter().map(step).collect()
+}
+
+/// The shard among the steps, which have at most one, or the same in each part.
+pub(super) fn shard_in(steps: &[OrderStep]) -> Option<Shard> {
+    let inside = |parts: &[PlanPart]| parts.iter().find_map(|part| shard_in(&part.steps));
+    steps.iter().find_map(|step| match step {
+        OrderStep::Shard(shard) => Some(*shard),
+        OrderStep::Concat(parts) => inside(parts),
+        OrderStep::Mix(mixture) => inside(&mixture.parts),
+        OrderStep::Shuffle { .. }
+        | OrderStep::ShuffleRuns { .. }
+        | OrderStep::Interleave { .. }
+        | OrderStep::Skip(_)
+        | OrderStep::Take(_)
+        | OrderStep::Repeat(_) => None,
+    })
+}
+
+/// The steps as calls, without ranks: saved states are compared by this text, so it must not change.
+pub(super) fn described(steps: &[OrderStep]) -> String {
+    let part = |part: &PlanPart| format!("{} shards: {}", part.shards, described(&part.steps));
+    let seeded =
+        |seed: &Option<u64>| seed.map_or_else(String::new, |seed| format!(", seed={seed}"));
+    let step = |step: &OrderStep| match step {
+        OrderStep::Shuffle { seed } => format!("shuffle(seed={seed})"),
+        OrderStep::ShuffleRuns { seed, buffer } => format!("shuffle(seed={seed}, buffer={buffer})"),
+        OrderStep::Interleave { cycle, block, seed } => {
+            let cycle = cycle.map_or_else(|| "auto".to_owned(), |cycle| cycle.to_string());
+            format!("interleave(cycle={cycle}, block={block}{})", seeded(seed))
+        }
+        OrderStep::Shard(shard) => {
+            let by = if shard.is_by_shard() { "shard" } else { "record" };
+            format!("shard(remainder={}, by={by})", shard.remainder().name())
+        }
+        OrderStep::Skip(samples) => format!("skip({samples})"),
+        OrderStep::Take(samples) => format!("take({samples})"),
+        OrderStep::Repeat(times) => format!("repeat({times})"),
+        OrderStep::Concat(parts) => {
+            let parts: Vec<_> = parts.iter().map(part).collect();
+            format!("concat({})", parts.join("; "))
+        }
+        OrderStep::Mix(Mixture { parts, weights, seed, samples }) => {
+            let parts: Vec<_> = parts.iter().map(part).collect();
+            let samples =
+                samples.map_or_else(String::new, |samples| format!(", samples={samples}"));
+            format!("mix({}, weights={weights:?}{}{samples})", parts.join("; "), seeded(seed))
+        }
+    };
+    steps.iter().map(step).collect::<Vec<_>>().join(", ")
 }
 
 /// Refuses steps that cannot follow one another.

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::index::UnsavedIndex;
 use super::{Contents, Source};
-use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
+use crate::fingerprint::Fingerprint;
 use crate::format::Packing;
 use crate::sample::{BorrowedArray, Extent, Location};
 use crate::sys::file::Identity;
@@ -117,6 +118,10 @@ fn described(source: &dyn Source) -> String {
 }
 
 impl Source for Concat {
+    fn kind(&self) -> &'static str {
+        "concat"
+    }
+
     fn len(&self) -> u64 {
         self.parts.last().map_or(0, |part| part.first + part.source.len())
     }
@@ -178,6 +183,10 @@ impl Source for Concat {
 
     fn empty_shards(&self) -> Vec<PathBuf> {
         self.parts.iter().flat_map(|part| part.source.empty_shards()).collect()
+    }
+
+    fn unsaved_indices(&self) -> Vec<UnsavedIndex> {
+        self.parts.iter().flat_map(|part| part.source.unsaved_indices()).collect()
     }
 
     fn fingerprint(&self) -> Fingerprint {

@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::Source;
-use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
+use crate::fingerprint::Fingerprint;
 use crate::sample::{Extent, Location};
 
 /// Many paths in one allocation: a million files take a few dozen megabytes.
@@ -108,6 +108,10 @@ pub(crate) fn matching(pattern: &str) -> Result<Vec<PathBuf>> {
 }
 
 impl Source for Files {
+    fn kind(&self) -> &'static str {
+        "files"
+    }
+
     fn len(&self) -> u64 {
         self.paths.len()
     }

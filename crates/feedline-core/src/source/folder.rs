@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::files::PathTable;
 use super::{EXTENSIONS, Source};
-use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
+use crate::fingerprint::Fingerprint;
 use crate::sample::{Extent, Location, shown};
 use crate::sys::file::{self, EntryKind, FolderEntry};
 
@@ -137,6 +137,10 @@ fn name(class: &Path) -> String {
 }
 
 impl Source for Folder {
+    fn kind(&self) -> &'static str {
+        "folder"
+    }
+
     fn len(&self) -> u64 {
         self.paths.len()
     }

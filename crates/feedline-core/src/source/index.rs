@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
+use crate::fingerprint::Fingerprint;
 use crate::format::{Container, CorruptSpan, Packing, ReadAt, Scanned, Span, stream};
 use crate::sample::Location;
 use crate::sys::atomic_file::{AtomicFile, Existing};
@@ -46,8 +46,25 @@ pub struct BuiltIndex {
     pub index: Index,
     /// Whether the shard was scanned for it.
     pub is_new: bool,
-    /// Why a new one could not be saved.
-    pub save_error: Option<Error>,
+    /// Set if a new one could not be saved.
+    pub unsaved: Option<UnsavedIndex>,
+}
+
+/// An index that could not be saved: the shard is scanned again by the next run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnsavedIndex {
+    /// Where it was to be saved.
+    pub path: PathBuf,
+    /// The system error.
+    pub why: String,
+}
+
+impl UnsavedIndex {
+    /// The same as an error, for callers that need the file.
+    pub fn into_error(self) -> Error {
+        let message = format!("writing the index: {}", self.why);
+        Error::new(Kind::InvalidSource, message).at(at(&self.path))
+    }
 }
 
 /// The records of one shard.
@@ -102,16 +119,16 @@ impl Index {
     }
 
     /// The index of a shard: the saved one if it matches, otherwise a new one, which is then saved.
-    pub fn of(path: &Path, container: &Container, keep: &IndexStorage) -> Result<Index> {
+    pub fn of(path: &Path, container: &Container, storage: &IndexStorage) -> Result<Index> {
         // If the folder cannot be written, the next run scans the shard again.
-        Index::make(path, container, keep, Reuse::Fitting).map(|made| made.index)
+        Index::make(path, container, storage, Reuse::Fitting).map(|made| made.index)
     }
 
     /// The same for callers that need to know whether it is new, and whether it was saved.
     pub fn make(
         path: &Path,
         container: &Container,
-        keep: &IndexStorage,
+        storage: &IndexStorage,
         reuse: Reuse,
     ) -> Result<BuiltIndex> {
         let failed = |error| {
@@ -126,9 +143,11 @@ impl Index {
         let count = handle.read_at(&mut first, 0).map_err(failed)?;
         let packing =
             Packing::of(&first[..count], container).map_err(|error| error.at(at(path)))?;
-        let kept = kept_at(path, container, keep);
+        let stored = stored_at(path, container, storage);
         let old = match reuse {
-            Reuse::Fitting => kept.iter().find_map(|place| Index::read(place, container, &handle)),
+            Reuse::Fitting => {
+                stored.iter().find_map(|place| Index::read(place, container, &handle))
+            }
             Reuse::Nothing => None,
         };
         let old = old.filter(|old| old.packing == packing);
@@ -142,7 +161,7 @@ impl Index {
             && old.covers(container, &mut read)?
         {
             let index = Index { identity: Some(identity), ..old.clone() };
-            return Ok(BuiltIndex { index, is_new: false, save_error: None });
+            return Ok(BuiltIndex { index, is_new: false, unsaved: None });
         }
         let scanned = match packing {
             Packing::Plain => container.scan(stamp.size, &mut read),
@@ -155,11 +174,11 @@ impl Index {
             scanned.push_corrupt(stamp.size, 0, what);
         }
         let index = Index { identity: Some(identity), ..Index::new(stamp, packing, scanned) };
-        let save_error = kept.first().and_then(|place| {
-            let error = index.write(place, container, keep).err()?;
-            Some(Error::io(Kind::InvalidSource, "writing the index", error).at(at(place)))
+        let unsaved = stored.first().and_then(|path| {
+            let error = index.write(path, container, storage).err()?;
+            Some(UnsavedIndex { path: path.clone(), why: error.to_string() })
         });
-        Ok(BuiltIndex { index, is_new: true, save_error })
+        Ok(BuiltIndex { index, is_new: true, unsaved })
     }
 
     /// Whether a saved index can be that of a shard of its size: records are in order and inside the file, and the gaps
@@ -198,9 +217,9 @@ impl Index {
         &self,
         place: &Path,
         container: &Container,
-        keep: &IndexStorage,
+        storage: &IndexStorage,
     ) -> std::io::Result<()> {
-        let mut atomic_file = match keep {
+        let mut atomic_file = match storage {
             IndexStorage::Folder(_) => AtomicFile::private(place)?,
             IndexStorage::Beside | IndexStorage::Nowhere => AtomicFile::guarded(place)?,
         };
@@ -372,12 +391,12 @@ fn holds_record(container: &Container, gap: &Range<u64>, read: &mut ReadAt<'_>) 
 }
 
 /// Where the index of a shard may be saved; it is written to the first place.
-fn kept_at(path: &Path, container: &Container, keep: &IndexStorage) -> Vec<PathBuf> {
+fn stored_at(path: &Path, container: &Container, storage: &IndexStorage) -> Vec<PathBuf> {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(BESIDE);
     let beside = PathBuf::from(name);
-    match keep {
+    match storage {
         IndexStorage::Beside => vec![beside],
         IndexStorage::Nowhere => vec![],
         IndexStorage::Folder(folder) => {
@@ -429,25 +448,25 @@ mod tests {
         bytes
     }
 
-    fn index(path: &Path, keep: &IndexStorage) -> Index {
-        Index::of(path, &Container::Tfrecord { check: true }, keep).unwrap()
+    fn index(path: &Path, storage: &IndexStorage) -> Index {
+        Index::of(path, &Container::Tfrecord { check: true }, storage).unwrap()
     }
 
     #[test]
     fn an_index_is_saved_and_built_again_when_the_shard_changed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
-        let keep = IndexStorage::Folder(folder.path().join("cache"));
+        let storage = IndexStorage::Folder(folder.path().join("cache"));
         file::write(&path, &shard(&[b"one", b"", b"three"])).unwrap();
-        let first = index(&path, &keep);
+        let first = index(&path, &storage);
         assert_eq!((first.len(), first.span(2)), (3, Span { start: 35, length: 21 }));
-        let kept = kept_at(&path, &Container::Tfrecord { check: true }, &keep);
+        let stored = stored_at(&path, &Container::Tfrecord { check: true }, &storage);
         let handle = Handle::open(&path).unwrap();
-        let again = Index::read(&kept[0], &Container::Tfrecord { check: true }, &handle).unwrap();
+        let again = Index::read(&stored[0], &Container::Tfrecord { check: true }, &handle).unwrap();
         assert_eq!(Index { identity: first.identity, ..again }, first);
-        assert_eq!(Index::read(&kept[0], &Container::Tar, &handle), None);
+        assert_eq!(Index::read(&stored[0], &Container::Tar, &handle), None);
         file::write(&path, &shard(&[b"another", b"two", b"three", b"four"])).unwrap();
-        let other = index(&path, &keep);
+        let other = index(&path, &storage);
         assert_eq!((other.len(), other.corrupt_spans().len()), (4, 0));
     }
 
@@ -586,7 +605,7 @@ mod tests {
         file::write(&path, &shard(&[b"one", b"two"])).unwrap();
         assert_eq!(make(Reuse::Fitting).index.corrupt_spans().len(), 1);
         let rebuilt = make(Reuse::Nothing);
-        assert!(rebuilt.is_new && rebuilt.save_error.is_none());
+        assert!(rebuilt.is_new && rebuilt.unsaved.is_none());
         assert_eq!((rebuilt.index.len(), rebuilt.index.corrupt_spans().len()), (2, 0));
         assert_eq!(make(Reuse::Fitting).index, rebuilt.index, "the new index is saved");
     }
@@ -596,11 +615,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.tfrecord");
         file::write(&path, &shard(&[b"one"])).unwrap();
-        let keep = IndexStorage::Folder(path.join("below a file"));
+        let storage = IndexStorage::Folder(path.join("below a file"));
         let container = Container::Tfrecord { check: true };
-        let made = Index::make(&path, &container, &keep, Reuse::Fitting).unwrap();
+        let made = Index::make(&path, &container, &storage, Reuse::Fitting).unwrap();
         assert_eq!(made.index.len(), 1);
-        let message = made.save_error.unwrap().to_string();
+        let message = made.unsaved.unwrap().into_error().to_string();
         assert!(message.contains("writing the index: "), "{message}");
     }
 

@@ -1,8 +1,8 @@
 //! Arrays in memory: each sample is a row of each, copied only once, into its batch.
 
 use super::Source;
-use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
+use crate::fingerprint::Fingerprint;
 use crate::sample::{BorrowedArray, Extent};
 
 /// Arrays of equal length.
@@ -39,6 +39,10 @@ impl Arrays {
 }
 
 impl Source for Arrays {
+    fn kind(&self) -> &'static str {
+        "arrays"
+    }
+
     fn len(&self) -> u64 {
         self.len
     }

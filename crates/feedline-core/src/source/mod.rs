@@ -14,7 +14,9 @@ pub mod zip;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::checkpoint::Fingerprint;
+use index::UnsavedIndex;
+
+use crate::fingerprint::Fingerprint;
 use crate::format::{Container, Packing, Wanted};
 use crate::sample::{BorrowedArray, Extent, Location};
 use crate::sys::file::Identity;
@@ -36,6 +38,9 @@ pub struct Contents {
 
 /// A numbered source. Two calls with the same index return the same.
 pub trait Source: Send + Sync {
+    /// Its kind, in one word. Saved states have it, so it must not change.
+    fn kind(&self) -> &'static str;
+
     /// Number of samples.
     fn len(&self) -> u64;
 
@@ -100,6 +105,11 @@ pub trait Source: Send + Sync {
 
     /// The shards without samples.
     fn empty_shards(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    /// The indices that could not be saved.
+    fn unsaved_indices(&self) -> Vec<UnsavedIndex> {
         Vec::new()
     }
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Contents, Source};
-use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
+use crate::fingerprint::Fingerprint;
 use crate::format::Container;
 use crate::sample::{Dtype, Extent, Location};
 use crate::sys::file::{Handle, Identity};
@@ -93,6 +93,10 @@ impl Numbers {
 }
 
 impl Source for Numbers {
+    fn kind(&self) -> &'static str {
+        "numbers"
+    }
+
     fn len(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }

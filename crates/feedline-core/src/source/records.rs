@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::index::{Index, IndexStorage};
+use super::index::{BuiltIndex, Index, IndexStorage, Reuse, UnsavedIndex};
 use super::walk::walk_by;
 use super::{Contents, Source};
-use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
+use crate::fingerprint::Fingerprint;
 use crate::format::{Container, Packing, Span, Unpacker, Wanted, tar, text};
 use crate::sample::{Extent, Location, shown};
 use crate::sys::file::{self, Handle, Identity};
@@ -50,6 +50,7 @@ pub struct Records {
     root: PathBuf,
     paths: Vec<PathBuf>,
     indices: Vec<Index>,
+    unsaved: Vec<UnsavedIndex>,
     /// The end of each shard: the index after its last sample.
     ends: Vec<u64>,
     contents: Contents,
@@ -68,7 +69,7 @@ impl Records {
     pub fn new(
         paths: Vec<PathBuf>,
         container: Container,
-        keep: &IndexStorage,
+        storage: &IndexStorage,
         manifest: Option<&Path>,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Records> {
@@ -91,7 +92,7 @@ impl Records {
             | Container::JsonLines
             | Container::Numbers { .. } => container,
         };
-        let mut indices = indices(&paths, &container, keep, on_progress)?;
+        let (mut indices, unsaved) = indices(&paths, &container, storage, on_progress)?;
         if let Some(manifest) = manifest {
             check(&paths, &mut indices, manifest)?;
         }
@@ -121,7 +122,7 @@ impl Records {
         let is_packed = indices.iter().any(|index| index.packing != Packing::Plain);
         let has_corrupt_spans = indices.iter().any(|index| !index.corrupt_spans().is_empty());
         let contents = Contents { container, guessed: guessed.into(), is_packed };
-        Ok(Records { root, paths, indices, ends, contents, has_corrupt_spans })
+        Ok(Records { root, paths, indices, unsaved, ends, contents, has_corrupt_spans })
     }
 
     /// The shard of a sample, and its number there.
@@ -218,38 +219,38 @@ fn guess(
 fn indices(
     paths: &[PathBuf],
     container: &Container,
-    keep: &IndexStorage,
+    storage: &IndexStorage,
     on_progress: &mut OnProgress<'_>,
-) -> Result<Vec<Index>> {
+) -> Result<(Vec<Index>, Vec<UnsavedIndex>)> {
     struct Work {
         paths: Vec<PathBuf>,
         container: Container,
-        keep: IndexStorage,
+        storage: IndexStorage,
         next: AtomicUsize,
         shards: AtomicUsize,
         bytes: AtomicU64,
         is_over: AtomicBool,
-        found: Mutex<Vec<Option<Result<Index>>>>,
+        found: Mutex<Vec<Option<Result<BuiltIndex>>>>,
     }
     impl Work {
         fn run(&self) {
             while !self.is_over.load(Ordering::SeqCst) {
                 let number = self.next.fetch_add(1, Ordering::SeqCst);
                 let Some(path) = self.paths.get(number) else { return };
-                let index = Index::of(path, &self.container, &self.keep);
-                match &index {
-                    Ok(index) => self.bytes.fetch_add(index.stamp.size, Ordering::SeqCst),
+                let built = Index::make(path, &self.container, &self.storage, Reuse::Fitting);
+                match &built {
+                    Ok(built) => self.bytes.fetch_add(built.index.stamp.size, Ordering::SeqCst),
                     Err(_) => u64::from(self.is_over.swap(true, Ordering::SeqCst)),
                 };
                 self.shards.fetch_add(1, Ordering::SeqCst);
-                self.found.lock()[number] = Some(index);
+                self.found.lock()[number] = Some(built);
             }
         }
     }
     let work = Arc::new(Work {
         paths: paths.to_vec(),
         container: container.clone(),
-        keep: keep.clone(),
+        storage: storage.clone(),
         next: AtomicUsize::new(0),
         shards: AtomicUsize::new(0),
         bytes: AtomicU64::new(0),
@@ -276,16 +277,19 @@ fn indices(
     if is_cancelled {
         return Err(Error::new(Kind::Closed, "indexing was interrupted"));
     }
-    let mut found = Vec::with_capacity(paths.len());
+    let (mut found, mut unsaved) = (Vec::with_capacity(paths.len()), Vec::new());
     let mut missing = None;
-    for index in std::mem::take(&mut *work.found.lock()) {
-        match index {
-            Some(Ok(index)) => found.push(index),
+    for built in std::mem::take(&mut *work.found.lock()) {
+        match built {
+            Some(Ok(built)) => {
+                found.push(built.index);
+                unsaved.extend(built.unsaved);
+            }
             Some(Err(error)) => return Err(error),
             None => missing = Some(Error::new(Kind::Internal, "a shard was not scanned")),
         }
     }
-    missing.map_or(Ok(found), Err)
+    missing.map_or(Ok((found, unsaved)), Err)
 }
 
 /// Compares with a manifest: `{"name": {"records": 10, "bytes": 1000}, …}`.
@@ -319,6 +323,10 @@ pub fn check(paths: &[PathBuf], indices: &mut [Index], manifest: &Path) -> Resul
 }
 
 impl Source for Records {
+    fn kind(&self) -> &'static str {
+        "records"
+    }
+
     fn len(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
@@ -345,6 +353,10 @@ impl Source for Records {
     fn empty_shards(&self) -> Vec<PathBuf> {
         let empty = self.each_shard().filter(|(_, index)| index.is_empty());
         empty.map(|(path, _)| path.to_owned()).collect()
+    }
+
+    fn unsaved_indices(&self) -> Vec<UnsavedIndex> {
+        self.unsaved.clone()
     }
 
     fn corruption(&self, index: u64) -> Option<String> {

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::index::UnsavedIndex;
 use super::{Contents, Source};
-use crate::checkpoint::Fingerprint;
 use crate::error::{Error, Kind, Result};
+use crate::fingerprint::Fingerprint;
 use crate::format::Packing;
 use crate::sample::{BorrowedArray, Extent, Location};
 use crate::sys::file::Identity;
@@ -44,6 +45,10 @@ impl Zip {
 }
 
 impl Source for Zip {
+    fn kind(&self) -> &'static str {
+        "zip"
+    }
+
     fn len(&self) -> u64 {
         self.main.len()
     }
@@ -62,6 +67,10 @@ impl Source for Zip {
 
     fn empty_shards(&self) -> Vec<PathBuf> {
         self.main.empty_shards()
+    }
+
+    fn unsaved_indices(&self) -> Vec<UnsavedIndex> {
+        self.main.unsaved_indices()
     }
 
     fn beside(&self) -> &[BorrowedArray] {

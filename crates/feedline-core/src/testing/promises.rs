@@ -3,6 +3,7 @@
 
 mod actions;
 mod capacity;
+mod concurrency;
 mod ends;
 mod watch;
 mod zygote;
@@ -10,7 +11,7 @@ mod zygote;
 use std::time::Duration;
 
 use capacity::CheckedCapacity;
-use watch::{CheckedDump, CheckedHang, CheckedLook, SampleLocation, Watched};
+use watch::{CheckedDump, CheckedHang, ProgressCheck, SampleLocation, Watched};
 use zygote::Awaited;
 
 use crate::worker::supervisor::{
@@ -48,7 +49,7 @@ struct CheckedWorker {
     dump: Option<CheckedDump>,
     reported: Vec<SampleLocation>,
     /// The looks since it last made progress, at its present sample.
-    looks: Vec<CheckedLook>,
+    looks: Vec<ProgressCheck>,
 }
 
 impl CheckedWorker {
@@ -196,6 +197,12 @@ pub(super) struct PromiseChecker {
     closed: bool,
     /// Tasks that were sent more than once.
     pub(super) resent: u64,
+    /// Steps after which a worker without a task had to wait for its turn.
+    pub(super) held_back: u64,
+    /// Processes that ended because fewer may run.
+    pub(super) surplus_ended: u64,
+    /// How many workers may have pinned tasks at once.
+    at_once: u32,
     /// Whether all workers were restarted from a fresh zygote.
     restarted_fresh: bool,
     /// How long the slowest sample took.
@@ -226,6 +233,9 @@ impl PromiseChecker {
             close_at: None,
             closed: false,
             resent: 0,
+            held_back: 0,
+            surplus_ended: 0,
+            at_once: settings.worker_count,
             restarted_fresh: false,
             longest_sample: Duration::ZERO,
         }
@@ -316,6 +326,7 @@ impl PromiseChecker {
             expected.closed = self.must_be_closed(now);
             ensure(!expected.closed, || "all workers are gone, but Closed did not come".into())?;
         }
+        self.held_back += u64::from(self.is_running() && self.holds_back());
         self.check_rest(event, now, supervisor)
     }
 
@@ -449,6 +460,9 @@ impl PromiseChecker {
                     }
                 }
             }
+            WorkerEvent::LimitWorkers { at_once, ends_others } => {
+                self.record_limit(at_once, ends_others, now)
+            }
             WorkerEvent::TimePassed => {
                 self.record_missed_look(now);
                 self.record_missed_room(now);
@@ -506,11 +520,16 @@ impl PromiseChecker {
             && self.zygote == CheckedZygote::Ready
     }
 
-    /// If all workers have retired, the first one is needed again for an unpinned task.
+    /// If all workers have retired or may not be replaced, the first one that may have a process is
+    /// needed again for an unpinned task.
     fn keep_one_unretired(&mut self) {
-        let all_retired = self.workers_by_id.iter().all(|by_id| by_id.retired);
-        if all_retired && self.is_running() && self.waits(None) {
-            self.workers_by_id[0].retired = false;
+        let is_gone = |by_id: &CheckedWorkerId| by_id.retired || by_id.unreplaced.is_some();
+        let all_gone = self.workers_by_id.iter().all(is_gone);
+        if all_gone && self.is_running() && self.waits(None) {
+            let first = self.workers_by_id.iter_mut().find(|by_id| by_id.unreplaced.is_none());
+            if let Some(by_id) = first {
+                by_id.retired = false;
+            }
         }
     }
 
@@ -618,7 +637,10 @@ impl PromiseChecker {
                 continue;
             }
             let waits = self.waits(Some(worker_id));
-            ensure(!handed_over || !waits, || format!("{incarnation:?} is not given its tasks"))?;
+            let held_back = self.must_wait_for_turn(worker);
+            ensure(!handed_over || !waits || held_back, || {
+                format!("{incarnation:?} is not given its tasks")
+            })?;
             let stays = !by_id.retired || waits;
             ensure(stays, || format!("{incarnation:?} was not asked to stop"))?;
             let free = worker.assigned.len() < self.settings.depth as usize && !by_id.retired;

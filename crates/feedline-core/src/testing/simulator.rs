@@ -221,6 +221,16 @@ impl SimulatedWorld {
                 }
             }
         }
+        if self.random.chance(400) {
+            for _ in 0..self.random.from(1, 4) {
+                let when = self.random.micros(0, 400_000);
+                let at_once = self.random.from(0, self.in_use.len() as u64) as u32;
+                let ends_others = self.random.chance(300);
+                self.report.limited += 1;
+                let limited = WorkerEvent::LimitWorkers { at_once, ends_others };
+                self.at(when, SimulatedEvent::Deliver(limited));
+            }
+        }
         if self.traced {
             let settings = format!("{:?} {:?} {:?}", self.settings, self.rates, self.pinning);
             self.log.push(format!("{settings}, {} tasks, {} ahead", self.total, self.prefetch));
@@ -252,7 +262,7 @@ impl SimulatedWorld {
                     let slack = if late { self.soon() } else { Duration::ZERO };
                     self.now = self.now.max(at + slack);
                     self.looks_in_a_row += 1;
-                    self.look()?;
+                    self.check_processes()?;
                     self.notify(WorkerEvent::TimePassed)?;
                 }
                 (Some(_), _) => {
@@ -276,6 +286,8 @@ impl SimulatedWorld {
             }
         }
         self.report.resent = self.promises.resent;
+        self.report.held_back = self.promises.held_back;
+        self.report.surplus_ended = self.promises.surplus_ended;
         self.check_end()
     }
 
@@ -405,6 +417,7 @@ impl SimulatedWorld {
             | WorkerEvent::RoomSeen { .. }
             | WorkerEvent::Retire { .. }
             | WorkerEvent::Restore { .. }
+            | WorkerEvent::LimitWorkers { .. }
             | WorkerEvent::TimePassed
             | WorkerEvent::Close => {}
         }
@@ -483,8 +496,8 @@ impl SimulatedWorld {
     }
 
     /// Looks at the workers that the supervisor asks for.
-    fn look(&mut self) -> Result<(), String> {
-        if self.supervisor.must_look_at_zygote(self.now)
+    fn check_processes(&mut self) -> Result<(), String> {
+        if self.supervisor.must_check_zygote(self.now)
             && !self.random.chance(self.rates.missed_look)
         {
             let ran = self.zygote_stuck.as_ref().is_none_or(|stuck| stuck.spins);
@@ -496,7 +509,7 @@ impl SimulatedWorld {
             let is_enough = self.random.chance(600);
             self.notify(WorkerEvent::RoomSeen { is_enough })?;
         }
-        let mut incarnations = self.supervisor.workers_to_look_at(self.now);
+        let mut incarnations = self.supervisor.workers_to_check(self.now);
         if self.stray() {
             // An unrequested look.
             let worker_id = self.random.below(self.in_use.len() as u64) as WorkerId;

@@ -45,6 +45,12 @@ report! {
     trials_answered,
     /// Workers that were needed again after they had retired.
     restored,
+    /// Times that another number of workers was allowed to have tasks.
+    limited,
+    /// Steps after which a worker without a task had to wait for its turn.
+    held_back,
+    /// Processes that ended because fewer may run.
+    surplus_ended,
     /// Looks at workers.
     looks,
     /// Looks that were missed.

@@ -263,7 +263,7 @@ pub struct MadeSample<'a, Row> {
 }
 
 impl<Row: Deref<Target = [u8]>> MadeSample<'_, Row> {
-    fn look(&self, place: FieldLocation) -> Result<FoundValue<'_>> {
+    fn find(&self, place: FieldLocation) -> Result<FoundValue<'_>> {
         Ok(match place {
             FieldLocation::Index => FoundValue::Whole(self.ticket.index.into()),
             FieldLocation::Row(row, dtype) => number(dtype, &self.rows[row]),
@@ -340,8 +340,8 @@ impl Predicate<FieldLocation> {
     /// Whether a sample is kept.
     pub fn keeps<Row: Deref<Target = [u8]>>(&self, sample: &MadeSample<'_, Row>) -> Result<bool> {
         Ok(match self {
-            Predicate::Compare(place, how, with) => how.holds(&sample.look(*place)?, with),
-            Predicate::Among(place, these) => these.has(&sample.look(*place)?),
+            Predicate::Compare(place, how, with) => how.holds(&sample.find(*place)?, with),
+            Predicate::Among(place, these) => these.has(&sample.find(*place)?),
             Predicate::All(parts) => {
                 for part in parts {
                     if !part.keeps(sample)? {
@@ -521,7 +521,7 @@ impl Bucketing<Operand> {
 impl Bucketing<FieldLocation> {
     /// The bucket of a sample.
     pub fn bucket<Row: Deref<Target = [u8]>>(&self, sample: &MadeSample<'_, Row>) -> Result<usize> {
-        let found = match sample.look(self.by)? {
+        let found = match sample.find(self.by)? {
             FoundValue::Whole(number) => number as f64,
             FoundValue::Real(number) => number,
             FoundValue::Text(_) => return Err(wrong()),

@@ -45,10 +45,10 @@ pub(crate) struct DeathFacts {
     pub is_disconnected: bool,
     /// The most memory it ever used, in bytes.
     pub peak_bytes: u64,
-    /// Kills by the OOM killer in our memory cgroup since the last look; `None` if they are not
+    /// Kills by the OOM killer in our memory cgroup since the last check; `None` if they are not
     /// counted.
     pub group_kills: Option<u64>,
-    /// Kills by the OOM killer on the whole machine since the last look.
+    /// Kills by the OOM killer on the whole machine since the last check.
     pub machine_kills: Option<u64>,
     /// The limit of the memory cgroup, in bytes.
     pub memory_limit: Option<u64>,
@@ -166,7 +166,7 @@ impl Cause {
             Cause::Limit => "limit of the system",
             Cause::Deadline => "deadline passed",
             Cause::Disconnected => "descriptors closed",
-            Cause::Exit => "ended by itself",
+            Cause::Exit => "exited",
             Cause::Killed => "killed from outside",
             Cause::Lost => "lost with its zygote",
         }
@@ -222,7 +222,7 @@ fn too_late(facts: &DeathFacts, overdue: Overdue) -> Diagnosis {
              faults=FaultPolicy(action=\"skip\")",
         ),
         Overdue::Hang => (
-            "it neither answered nor used the processor for longer than any sample may take \
+            "it neither answered nor used the processor for much longer than the slowest sample so far \
              (deadline=\"auto\")"
                 .to_owned(),
             "give deadline= seconds if the sample may wait that long, or None; or skip it with \
@@ -255,7 +255,8 @@ fn diagnose(facts: &DeathFacts) -> Diagnosis {
             cause: Cause::Lost,
             is_certain: true,
             why: vec!["the process that forks workers ended, and all workers with it".into()],
-            hint: "look for what ended it: a kill of the whole group, or the OOM killer".into(),
+            hint: "check what killed it: a signal to the whole process group, or the OOM killer"
+                .into(),
         },
         Some(ExitKind::Exited(code)) => exited(facts, code),
         Some(ExitKind::Killed(SIGKILL)) => killed(facts),
@@ -301,6 +302,7 @@ pub(crate) fn shortage_of(crash_log: &str) -> Option<Shortage> {
         "descriptors" => Some(Shortage::Descriptors),
         "memory" => Some(Shortage::Memory),
         "processes" => Some(Shortage::Processes),
+        "space" => Some(Shortage::Space),
         _ => None,
     }
 }
@@ -315,6 +317,11 @@ fn left(facts: &DeathFacts, shortage: Shortage) -> Diagnosis {
             Cause::Limit,
             "close files in what loads the sample, open them with feedline.open_cached(), or raise the limit with \
              ulimit -n"
+                .to_owned(),
+        ),
+        Shortage::Space => (
+            Cause::Limit,
+            "see df -h and df -i; free space where the code writes, often /tmp or /dev/shm, or set TMPDIR"
                 .to_owned(),
         ),
         Shortage::Memory => {
@@ -370,7 +377,7 @@ fn killed(facts: &DeathFacts) -> Diagnosis {
     if let Some((kills, of)) = by_kernel {
         let plural = if kills == 1 { "process" } else { "processes" };
         let first = format!(
-            "the OOM killer of the kernel killed {kills} {plural} of this {of} since the last look"
+            "the OOM killer of the kernel killed {kills} {plural} of this {of} since the last check"
         );
         return Diagnosis {
             cause: Cause::OutOfMemory,
@@ -381,7 +388,7 @@ fn killed(facts: &DeathFacts) -> Diagnosis {
     }
     let is_counted = facts.group_kills.is_some() || facts.machine_kills.is_some();
     let first = if is_counted {
-        "the OOM killer of the kernel has killed no process since the last look, so likely a person, \
+        "the OOM killer of the kernel has killed no process since the last check, so likely a person, \
          a job scheduler or a watchdog did"
     } else {
         "kills by the OOM killer are not counted here, so the kernel or another process may have done it"

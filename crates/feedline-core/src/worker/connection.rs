@@ -414,8 +414,9 @@ impl WorkerConnection {
         if is_urgent {
             return u64::MAX;
         }
-        let limit = self.boxes.get(self.owner, BoxField::ArenaLimit);
-        limit.saturating_sub(self.boxes.sum_of_others(self.owner, BoxField::ArenaUsed))
+        let others = self.boxes.sum_of_others(self.owner, BoxField::ArenaUsed);
+        // After the intention too: the trainer may lower the limit for another pool at this moment.
+        self.boxes.get(self.owner, BoxField::ArenaLimit).saturating_sub(others)
     }
 
     /// Chooses a location for each buffer of a result. Then the caller releases the batch and calls

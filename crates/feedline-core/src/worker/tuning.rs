@@ -1,16 +1,21 @@
 //! Decides how many worker processes run at once while a run goes on. Pure: it gets measurements, and returns
 //! changes.
 //!
-//! More are tried while the consumer waits and processors are idle, fewer while the processors are crowded. A change
-//! stays only if it helps; if it does not, it is taken back, and the next one waits longer. So the number settles, also
-//! if the consumer's speed varies.
+//! More are tried while the consumer waits and processors are idle, fewer while the processors are crowded. How many more
+//! follows from how busy the processors are: work that only waits gets many at once. A change stays only if it helps; if
+//! it does not, it is taken back, and the next one waits longer. So the number settles, also if the consumer's speed
+//! varies.
 
 use std::time::Duration;
 
-/// A change is judged by at least this much time and this many results, or by the longest time.
-const SHORTEST_WINDOW: Duration = Duration::from_secs(1);
+/// A change is tried and judged by at least this much time and this many results, or by the longest time.
+const SHORTEST_WINDOW: Duration = Duration::from_millis(500);
 const LONGEST_WINDOW: Duration = Duration::from_secs(10);
-const ENOUGH_RESULTS: u64 = 20;
+const ENOUGH_TO_TRY: u64 = 8;
+const ENOUGH_TO_JUDGE: u64 = 20;
+/// More processes are at least and at most this many times as many.
+const LEAST_FACTOR: u32 = 2;
+const MOST_FACTOR: u32 = 8;
 /// The share of the time for which the consumer must wait before more processes are tried.
 const WAITS: f64 = 0.1;
 /// The number of idle processors with which more processes are tried.
@@ -82,6 +87,14 @@ impl TuningReason {
             TuningReason::MemoryShort => "memory is short",
         }
     }
+
+    /// Whether processes that are not to run must end, even if they will be needed again.
+    pub fn ends_processes(self) -> bool {
+        match self {
+            TuningReason::ConsumerWaits | TuningReason::Crowded | TuningReason::DidNotHelp => false,
+            TuningReason::MemoryShort => true,
+        }
+    }
 }
 
 /// Another number of processes.
@@ -111,6 +124,8 @@ pub struct Tuner {
     trial: Option<Trial>,
     /// Whether the present window has the start of new processes in it.
     is_settling: bool,
+    /// How many times as many processes are tried at most.
+    factor: u32,
     /// How long no change is tried.
     wait: Duration,
     pause: Duration,
@@ -128,7 +143,8 @@ impl Tuner {
             processes: first.clamp(1, most),
             window: None,
             trial: None,
-            is_settling: true,
+            is_settling: false,
+            factor: MOST_FACTOR,
             wait: Duration::ZERO,
             pause: FIRST_PAUSE,
             failed_speed: None,
@@ -143,7 +159,9 @@ impl Tuner {
     /// Adds a measurement, and returns a change if it is time for one.
     pub fn measure(&mut self, part: Measurement) -> Option<TuningChange> {
         let window = join(self.window.take(), part);
-        let is_enough = window.results >= ENOUGH_RESULTS || window.elapsed >= LONGEST_WINDOW;
+        let judges = self.trial.is_some() && !self.is_settling;
+        let enough = if judges { ENOUGH_TO_JUDGE } else { ENOUGH_TO_TRY };
+        let is_enough = window.results >= enough || window.elapsed >= LONGEST_WINDOW;
         if window.elapsed < SHORTEST_WINDOW || !is_enough {
             self.window = Some(window);
             return None;
@@ -171,9 +189,24 @@ impl Tuner {
             self.pause = FIRST_PAUSE;
             return self.consider(window);
         }
+        let fewer = trial.from.saturating_mul(LEAST_FACTOR);
+        if self.processes > fewer {
+            // So many may be in each other's way; some more may still help.
+            self.factor = LEAST_FACTOR;
+            self.trial = Some(trial);
+            return self.change(fewer, TuningReason::DidNotHelp);
+        }
         self.failed_speed = Some(trial.speed);
         self.hold_off();
         self.change(trial.from, TuningReason::DidNotHelp)
+    }
+
+    /// How many could run if each keeps the processors as busy as those that run now.
+    fn estimate(&self, window: &Measurement) -> u32 {
+        let processors = f64::from(self.processors);
+        let busy = (processors - window.idle_processors).max(f64::MIN_POSITIVE);
+        let factor = (processors / busy).clamp(f64::from(LEAST_FACTOR), f64::from(self.factor));
+        (f64::from(self.processes) * factor).round() as u32
     }
 
     /// Whether it is time to try another number.
@@ -183,6 +216,7 @@ impl Tuner {
         // A speed that the consumer decides says nothing about the work.
         if waits(window) && self.failed_speed.is_some_and(is_other) {
             self.failed_speed = None;
+            self.factor = MOST_FACTOR;
             self.pause = FIRST_PAUSE;
             self.wait = Duration::ZERO;
         }
@@ -192,7 +226,7 @@ impl Tuner {
         let trial = Trial { from: self.processes, speed };
         let change =
             if waits(window) && window.idle_processors >= IDLE && self.processes < self.most {
-                self.change(self.processes.saturating_mul(2), TuningReason::ConsumerWaits)
+                self.change(self.estimate(window), TuningReason::ConsumerWaits)
             } else if window.is_crowded && self.processes > self.processors {
                 self.change((self.processes / 2).max(self.processors), TuningReason::Crowded)
             } else {

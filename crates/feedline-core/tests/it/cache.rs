@@ -87,7 +87,7 @@ proptest! {
             prop_assert!(found + missed >= 40);
             prop_assert!(if number == 0 { found <= bad.len() as u64 } else { found >= good }, "{number}: {found}");
         }
-        prop_assert_eq!(plain.checkpoint(), cached.checkpoint());
+        prop_assert_eq!(plain.state(), cached.state());
     }
 }
 

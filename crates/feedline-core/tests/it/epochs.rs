@@ -60,16 +60,16 @@ fn a_run_can_be_resumed_after_every_batch() {
     let config = config(r#""faults": "action=skip,limit=5""#);
     let whole = folder_loader(folder.path(), &config);
     let mut expected = Vec::new();
-    let mut checkpoints = vec![whole.checkpoint()];
+    let mut states = vec![whole.state()];
     for _ in 0..2 {
         for batch in whole.epoch().unwrap() {
             expected.push(content(&batch.unwrap()));
-            checkpoints.push(whole.checkpoint());
+            states.push(whole.state());
         }
     }
-    for (taken, checkpoint) in checkpoints.iter().enumerate() {
+    for (taken, state) in states.iter().enumerate() {
         let resumed = folder_loader(folder.path(), &config);
-        resumed.resume(checkpoint).unwrap();
+        resumed.load_state(state).unwrap();
         let mut found = Vec::new();
         while found.len() < expected.len() - taken {
             let before = found.len();
@@ -82,12 +82,12 @@ fn a_run_can_be_resumed_after_every_batch() {
 }
 
 #[test]
-fn a_checkpoint_of_other_settings_is_refused() {
+fn a_state_of_other_settings_is_refused() {
     let folder = photographs(10, &[]);
     let one = folder_loader(folder.path(), &config(r#""threads": 1"#));
     let other = config(r#""threads": 1"#).replace("\"seed\": 3", "\"seed\": 4");
     let other = folder_loader(folder.path(), &other);
-    assert_eq!(other.resume(&one.checkpoint()).unwrap_err().kind(), Kind::CheckpointMismatch);
+    assert_eq!(other.load_state(&one.state()).unwrap_err().kind(), Kind::StateMismatch);
 }
 
 #[test]

@@ -87,16 +87,16 @@ proptest! {
         let config = config(0, world, size, drop_last, &rest);
         let whole = folder_loader(folder.path(), &config);
         let mut expected = Vec::new();
-        let mut checkpoints = vec![whole.checkpoint()];
+        let mut states = vec![whole.state()];
         for _ in 0..2 {
             for batch in whole.epoch().unwrap() {
                 expected.push(content(&batch.unwrap()));
-                checkpoints.push(whole.checkpoint());
+                states.push(whole.state());
             }
         }
-        for (taken, checkpoint) in checkpoints.iter().enumerate() {
+        for (taken, state) in states.iter().enumerate() {
             let resumed = folder_loader(folder.path(), &config);
-            resumed.resume(checkpoint).unwrap();
+            resumed.load_state(state).unwrap();
             let mut found = Vec::new();
             for _ in 0..3 {
                 if found.len() < expected.len() - taken {
@@ -109,7 +109,7 @@ proptest! {
 }
 
 #[test]
-fn a_window_of_faults_is_judged_the_same_after_a_checkpoint() {
+fn a_window_of_faults_is_judged_the_same_after_a_resume() {
     let folder = photographs(40, &[]);
     let outcome = |loader: &Loader| -> (Vec<Vec<u64>>, Option<String>) {
         let mut found = Vec::new();
@@ -136,7 +136,7 @@ fn a_window_of_faults_is_judged_the_same_after_a_checkpoint() {
     let mut running = again.epoch().unwrap();
     running.next().unwrap().unwrap();
     let resumed = folder_loader(folder.path(), &config);
-    resumed.resume(&again.checkpoint()).unwrap();
+    resumed.load_state(&again.state()).unwrap();
     let (rest, stopped_again) = outcome(&resumed);
     assert_eq!(rest, expected[1..]);
     let first = |text: Option<String>| text.unwrap().lines().next().unwrap().to_owned();
@@ -212,8 +212,8 @@ fn excluded_samples_are_as_if_they_did_not_exist() {
     sorted.sort_unstable();
     skipped.sort_unstable();
     assert_eq!(sorted, skipped);
-    let error = second.resume(&first.checkpoint()).unwrap_err();
-    assert_eq!(error.kind(), Kind::CheckpointMismatch);
+    let error = second.load_state(&first.state()).unwrap_err();
+    assert_eq!(error.kind(), Kind::StateMismatch);
 }
 
 #[test]

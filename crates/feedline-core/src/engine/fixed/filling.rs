@@ -23,20 +23,20 @@ impl Fixed {
             return;
         }
         let unjudged = self.first + self.open[0].cursor as u64;
-        if self.end <= unjudged {
+        if self.end() <= unjudged {
             return self.repeat(offset, state, actions);
         }
         let end_of_batch = self.end_of_batch();
         let remakes = match state.settings.moves {
-            Moves::Remade { ahead } if self.end > end_of_batch => {
+            Moves::Remade { ahead } if self.end() > end_of_batch => {
                 self.order_ahead(ahead, actions);
                 true
             }
             Moves::Remade { .. } | Moves::Sample => false,
         };
-        self.end -= 1;
+        self.filled += 1;
         state.filled += 1;
-        let (from, to) = (self.end, self.first + offset as u64);
+        let (from, to) = (self.end(), self.first + offset as u64);
         let order = Order { slot: to, sequence: from, purpose: Purpose::Fill };
         let was_ordered = from < self.next;
         let before = self.slot(from).map(|slot| std::mem::replace(slot, Slot::Empty));
@@ -68,8 +68,8 @@ impl Fixed {
     fn order_ahead(&mut self, ahead: u64, actions: &mut Vec<EpochAction>) {
         let missing = (ahead as usize).saturating_sub(self.open.len());
         let below = self.open_end() + (0..missing).map(|behind| self.size_of(behind)).sum::<u64>();
-        let below = below.min(self.end);
-        if self.end > below || self.next >= below {
+        let below = below.min(self.end());
+        if self.end() > below || self.next >= below {
             return;
         }
         while self.open_end() < below {

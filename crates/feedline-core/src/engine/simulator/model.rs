@@ -11,9 +11,9 @@ pub(super) struct Model<'a> {
     /// Samples before this one were not used to fill slots.
     end: u64,
     repetition: u64,
-    useless: u64,
+    failed_repetitions: u64,
     /// Repetitions since the last batch that were bad when theirs was finished.
-    in_vain: u64,
+    failed_repetitions_at_finish: u64,
     /// Repetitions that were gathered.
     repeated: u64,
     /// What the user gave for bad samples, and those that replace others: buckets and places there.
@@ -60,8 +60,8 @@ impl Model<'_> {
             judged,
             end: due,
             repetition: 0,
-            useless: 0,
-            in_vain: 0,
+            failed_repetitions: 0,
+            failed_repetitions_at_finish: 0,
             repeated: 0,
             given: BTreeSet::new(),
             replaced: BTreeSet::new(),
@@ -190,7 +190,7 @@ impl Model<'_> {
             self.account.dropped += count - repeated;
             self.account.repeated -= repeated;
         } else {
-            self.in_vain = 0;
+            self.failed_repetitions_at_finish = 0;
             self.account.delivered += count;
             self.seen.push(Observed::Batch(samples, repeated));
         }
@@ -221,7 +221,7 @@ impl Model<'_> {
                 if is_repetition && policy_action == PolicyAction::Skip {
                     self.account.repeated -= 1;
                     self.repeated -= 1;
-                    self.in_vain += 1;
+                    self.failed_repetitions_at_finish += 1;
                     used[at as usize] = None;
                     continue;
                 }
@@ -314,7 +314,7 @@ impl Model<'_> {
             }
             if matches!(made, Some(Attempt::Repetition(_))) {
                 self.account.repeated -= 1;
-                self.in_vain += 1;
+                self.failed_repetitions_at_finish += 1;
             }
             if policy_action == PolicyAction::Raise {
                 self.verdict(fault, policy_action)?;
@@ -376,7 +376,9 @@ impl Model<'_> {
 
     fn repeat(&mut self, batch: &mut Slots, slot: u64) {
         let EpochSettings { samples, fill, .. } = self.world.settings;
-        if fill == Fill::FromEndAndRepeat && self.useless.max(self.in_vain) < samples {
+        if fill == Fill::FromEndAndRepeat
+            && self.failed_repetitions.max(self.failed_repetitions_at_finish) < samples
+        {
             batch.queue.push_back((slot, Attempt::Repetition(self.repetition % samples)));
             self.repetition += 1;
         }
@@ -403,7 +405,7 @@ impl Model<'_> {
             match made {
                 Attempt::Replacement { .. } => {}
                 Attempt::Repetition(_) | Attempt::Fill(_) => {
-                    self.useless = 0;
+                    self.failed_repetitions = 0;
                     self.account.repeated += 1;
                 }
             }
@@ -429,7 +431,7 @@ impl Model<'_> {
             }
             batch.queue.push_back((slot, Attempt::Replacement { fault, tried: tried + 1, bad }));
         } else {
-            self.useless += 1;
+            self.failed_repetitions += 1;
             self.repeat(batch, slot);
         }
         Ok(())
@@ -545,10 +547,12 @@ impl Model<'_> {
         has_buckets: bool,
     ) -> Result<(), Over> {
         let samples = self.world.settings.samples;
-        let mut useless = 0;
+        let mut failed_repetitions = 0;
         loop {
             let missing = self.account.skipped.saturating_sub(self.repeated);
-            let together = missing.min(samples - samples.min(self.in_vain.max(useless)));
+            let together = missing.min(
+                samples - samples.min(self.failed_repetitions_at_finish.max(failed_repetitions)),
+            );
             if together == 0 {
                 return Ok(());
             }
@@ -565,10 +569,10 @@ impl Model<'_> {
                     self.verdict(fault, PolicyAction::Raise)?;
                 }
                 if fault.is_some() || matches!(self.nature(sequence), Nature::Filtered) {
-                    useless += 1;
+                    failed_repetitions += 1;
                     continue;
                 }
-                useless = 0;
+                failed_repetitions = 0;
                 self.account.repeated += 1;
                 self.repeated += 1;
                 self.add(open, bucket, sizes, (sequence, true))?;

@@ -27,10 +27,10 @@ impl SimulatedRun<'_> {
     pub(super) fn new(world: &World, position: Position) -> SimulatedRun<'_> {
         let mut run = SimulatedRun {
             world,
-            engine: Engine::new(world.first_settings(), position.clone()),
+            engine: Engine::new(world.settings_from(position.slot), position.clone()),
             ordered: position.slot,
+            given: world.given_before(position.slot),
             start: position,
-            given: 0,
             making: Vec::new(),
             made: BTreeMap::new(),
             unfinished: Vec::new(),
@@ -39,6 +39,9 @@ impl SimulatedRun<'_> {
             taken: 0,
             seen: Vec::new(),
         };
+        if world.settings.plan != BatchPlan::Known && run.start.needs_plan() {
+            run.give_all_batches();
+        }
         let mut actions = Vec::new();
         run.engine.advance(&mut actions);
         run.perform(actions);
@@ -108,6 +111,12 @@ impl SimulatedRun<'_> {
         let is_idle = self.making.is_empty() && self.engine.orders_left() == 0;
         let count = random.below(3) + u64::from(is_idle && self.unfinished.is_empty());
         for _ in 0..count {
+            self.give_batch();
+        }
+    }
+
+    fn give_all_batches(&mut self) {
+        while self.given <= self.world.sizes.len() {
             self.give_batch();
         }
     }
@@ -225,9 +234,7 @@ impl SimulatedRun<'_> {
                 }
                 EpochAction::ReadPlan => {
                     assert_eq!(self.world.settings.plan, BatchPlan::Given);
-                    while self.given <= self.world.sizes.len() {
-                        self.give_batch();
-                    }
+                    self.give_all_batches();
                     is_planned = true;
                 }
                 EpochAction::Order { below } => {

@@ -79,7 +79,7 @@ impl DiskCache {
 
     /// Looks for files that were completed since the last time, by this process or another. Returns how many of them
     /// are corrupt.
-    pub(crate) fn look(&self) -> u64 {
+    pub(crate) fn find_new_files(&self) -> u64 {
         let Ok(entries) = file::list(&self.folder) else { return 0 };
         let mut found = self.found.lock();
         let mut corrupt = 0;

@@ -132,13 +132,13 @@ impl ItemKind {
     }
 
     /// Makes sure that each value of a list has a byte, so that the number of values can be checked by the bytes.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn give_bytes(&mut self) {
         match self {
             ItemKind::Unknown => *self = ItemKind::Any,
-            ItemKind::Tuple(parts) => parts.iter_mut().for_each(ItemKind::settle),
-            ItemKind::Record(fields) => fields.iter_mut().for_each(|(_, kind)| kind.settle()),
+            ItemKind::Tuple(parts) => parts.iter_mut().for_each(ItemKind::give_bytes),
+            ItemKind::Record(fields) => fields.iter_mut().for_each(|(_, kind)| kind.give_bytes()),
             ItemKind::List(each) => {
-                each.settle();
+                each.give_bytes();
                 if each.fixed_bytes() == Some(0) {
                     **each = ItemKind::Any;
                 }

@@ -61,7 +61,7 @@ impl ItemWriter {
         for row in self.rows() {
             kind.widen(&mut Cursor { rest: row }, 0)?;
         }
-        kind.settle();
+        kind.give_bytes();
         let mut fixed = kind.fixed_bytes();
         if fixed == Some(0) {
             // So that the number of items can be checked by the bytes.

@@ -19,7 +19,7 @@ pub(crate) fn scan(size: u64, read: &mut ReadAt<'_>) -> Result<Scanned> {
     let bytes = Window { read, size, start: 0, held: Vec::new(), filled: 0 };
     let mut scan = TarScan { bytes, size, pieces: Vec::new(), open: None };
     scan.run()?;
-    Ok(settled(scan.pieces))
+    Ok(join_incomplete(scan.pieces))
 }
 
 /// A part of the file in memory.
@@ -259,7 +259,7 @@ fn is_good(bytes: &mut impl ArchiveBytes, at: u64, zeros_count: bool) -> Result<
 
 /// Joins a lost stretch with the samples beside it that may be incomplete: those with the same key on both sides, and
 /// those without all the extensions of some other sample.
-fn settled(pieces: Vec<ArchivePart>) -> Scanned {
+fn join_incomplete(pieces: Vec<ArchivePart>) -> Scanned {
     let is_lost = |number: usize| pieces.get(number).is_some_and(ArchivePart::is_lost);
     let key = |number: usize| match pieces.get(number).map(|piece| &piece.what) {
         Some(PartContent::Sample { key, .. }) => Some(*key),

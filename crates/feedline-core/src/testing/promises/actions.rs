@@ -232,6 +232,9 @@ impl PromiseChecker {
             let tries = self.trials(incarnation.worker_id).next();
             ensure(tries.is_none(), || format!("{task} was sent before the trial of {tries:?}"))?;
         }
+        if pin.is_some() && trial.is_none() {
+            self.check_turn(incarnation, task)?;
+        }
         let older = (self.settled as TaskNumber..task).find(|older| {
             let task_record = &self.tasks[*older as usize];
             let is_other = pin.is_none() && (task_record.trial.is_some() || trial.is_some());
@@ -289,7 +292,9 @@ impl PromiseChecker {
         if expected.stop == Some(incarnation) {
             expected.stop = None;
         } else if running {
-            let makes_room = self.may_make_room(incarnation);
+            let is_surplus = self.is_surplus(incarnation);
+            self.surplus_ended += u64::from(is_surplus);
+            let makes_room = is_surplus || self.may_make_room(incarnation);
             let retired = self.by_id(incarnation.worker_id).retired
                 && !self.waits(Some(incarnation.worker_id));
             let tries = self.trials(incarnation.worker_id).next().is_some();

@@ -7,7 +7,7 @@ use crate::worker::supervisor::{ExitKind, Incarnation, Shortage, TaskNumber, Wor
 
 /// How many processes may run at once.
 pub(super) struct CheckedCapacity {
-    most: u32,
+    pub(super) most: u32,
     logged: u32,
     shortage: Shortage,
     check_at: Duration,
@@ -59,7 +59,8 @@ impl PromiseChecker {
     ) -> bool {
         let Some(worker) = self.worker(incarnation) else { return false };
         let others = self.processes() - 1;
-        let shrinks = shortage != Shortage::Descriptors && others.max(1) < self.capacity.most;
+        let shrinks = !matches!(shortage, Shortage::Descriptors | Shortage::Space)
+            && others.max(1) < self.capacity.most;
         let left = worker.worked && matches!(exit, ExitKind::Exited(_));
         self.settings.replace && self.is_running() && (shrinks || left)
     }
@@ -156,6 +157,7 @@ impl PromiseChecker {
         if !self.is_limited() {
             return Ok(());
         }
+        self.check_surplus()?;
         ensure(deadline.is_some_and(|at| at <= self.capacity.check_at), || {
             format!("the deadline is {deadline:?}, but room must be checked")
         })?;

@@ -43,7 +43,7 @@ impl PromiseChecker {
         let left = worker.worked && matches!(exit, ExitKind::Exited(_));
         let blameless = match shortage.filter(|_| may_be_blameless) {
             None => false,
-            Some(Shortage::Descriptors) => left,
+            Some(Shortage::Descriptors | Shortage::Space) => left,
             Some(shortage) => self.record_shortage(self.processes(), shortage, now) || left,
         };
         let excused = worker.overdue.is_some() || worker.trial.is_some() || blameless;

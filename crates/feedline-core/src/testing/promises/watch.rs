@@ -29,14 +29,14 @@ pub(super) struct CheckedHang {
 
 /// A look at a worker, if the deadline is learned.
 #[derive(Clone, Copy)]
-pub(super) struct CheckedLook {
+pub(super) struct ProgressCheck {
     at: Duration,
     seen: Observation,
 }
 
-/// How long a worker made no progress, from all looks at its sample. Between two looks at most a tenth of
+/// How long a worker made no progress, from all checks of its sample. Between two checks at most a tenth of
 /// the shortest deadline counts.
-fn quiet(looks: &[CheckedLook], shortest: Duration) -> Duration {
+fn quiet(looks: &[ProgressCheck], shortest: Duration) -> Duration {
     let passed = looks.windows(2).map(|pair| (pair[1].at - pair[0].at).min(shortest / 20 * 2));
     passed.sum()
 }
@@ -96,14 +96,14 @@ impl PromiseChecker {
                 if !starts && !works {
                     worker.looks.clear();
                 }
-                let is_other = |look: &CheckedLook| {
+                let is_other = |look: &ProgressCheck| {
                     (look.seen.task, look.seen.offset) != location || look.seen.since != seen.since
                 };
                 if seen.has_progressed || worker.looks.last().is_some_and(is_other) {
                     worker.looks.clear();
                 }
                 if starts || works {
-                    worker.looks.push(CheckedLook { at: now, seen });
+                    worker.looks.push(ProgressCheck { at: now, seen });
                 }
                 let learned = (longest_sample * 20).max(shortest).min(longest);
                 let limit = if starts { longest } else { learned };

@@ -56,6 +56,7 @@ impl SimulatedWorld {
             | WorkerEvent::TimePassed
             | WorkerEvent::LongestSample { .. }
             | WorkerEvent::Restore { .. }
+            | WorkerEvent::LimitWorkers { .. }
             | WorkerEvent::Close => false,
         };
         // Task 0 is new until the consumer has submitted it.
@@ -65,6 +66,11 @@ impl SimulatedWorld {
             (_, true) => WorkerEvent::TimePassed,
             (_, false) => self.random.one_of(impossible),
         };
+        if let (WorkerEvent::ZygoteAnswered { .. }, Some(stuck)) = (chosen, &mut self.zygote_stuck)
+        {
+            // Any message of the zygote is a sign of life, so that it gets its patience again.
+            stuck.asked = stuck.asked.map(|_| self.now);
+        }
         self.notify(chosen)
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct StuckZygote {
     /// Events that wait until it continues.
     backlog: Vec<SimulatedEvent>,
     /// Since when a request is pending.
-    asked: Option<Duration>,
+    pub(super) asked: Option<Duration>,
 }
 
 /// What happens to a worker that loads a sample.
@@ -98,7 +98,7 @@ pub(super) struct SimulatedWorker {
 }
 
 impl SimulatedWorker {
-    /// The content of its black box, even after its death, and what it has done since the last look.
+    /// The content of its black box, even after its death, and what it has done since the last check.
     pub(super) fn seen(&mut self, now: Duration) -> Observation {
         let last = self.looked_at.replace(now);
         let is_alive = self.state != SimulatedState::Dead;
@@ -593,7 +593,7 @@ impl SimulatedWorld {
         let at = worker.at.map(|(_, offset)| offset);
         let is_asked = worker.kill_arrived;
         let is_short = !is_asked && self.random.chance(self.rates.shortage);
-        let kinds = [Shortage::Memory, Shortage::Processes, Shortage::Descriptors];
+        let kinds = [Shortage::Memory, Shortage::Processes, Shortage::Descriptors, Shortage::Space];
         let shortage = match exit {
             _ if !is_short => None,
             ExitKind::Killed(SIGKILL) => Some(Shortage::Memory),

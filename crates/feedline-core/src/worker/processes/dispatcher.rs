@@ -1,7 +1,7 @@
 //! Handles messages of the zygote and the workers, and carries out the supervisor's actions, one at
 //! a time under one lock.
 
-mod looks;
+mod checks;
 mod reports;
 
 use std::collections::{HashMap, VecDeque};
@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::allowance::PoolAllowance;
 use super::evidence::Evidence;
 use super::zygote_process::ZygoteProcess;
 use super::{
@@ -54,7 +55,7 @@ const WORKERS_END_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Dispatcher {
     pub(super) supervisor: Supervisor,
     options: PoolOptions,
-    boxes: Boxes,
+    boxes: Arc<Boxes>,
     boxes_file: Descriptor,
     inbox: Option<Arc<Inbox>>,
     pub(super) zygote: Option<ZygoteProcess>,
@@ -74,6 +75,8 @@ pub(super) struct Dispatcher {
     longest_sample: Duration,
     /// How much memory the results of all workers may use.
     arena_limit: u64,
+    /// What they may use beside other pools of this process.
+    pub(super) allowance: Arc<PoolAllowance>,
     /// How much of it the consumer has.
     lent: Arc<LentBytes>,
     /// When the memory of all workers was checked last, and when one was memory_renewed to save memory.
@@ -134,13 +137,14 @@ fn owner(incarnation: Incarnation) -> Owner {
 
 impl Dispatcher {
     pub(super) fn new(options: PoolOptions, inbox: Option<Arc<Inbox>>) -> io::Result<Dispatcher> {
-        let (boxes_file, boxes) = Boxes::create(options.settings.worker_count)?;
-        for worker_id in 0..options.settings.worker_count {
-            boxes.set_for_worker(worker_id, BoxField::ArenaLimit, options.arena_bytes);
-        }
+        let worker_count = options.settings.worker_count;
+        let (boxes_file, boxes) = Boxes::create(worker_count)?;
+        let boxes = Arc::new(boxes);
+        let (share, limit) = (options.arena_share, options.arena_bytes);
         Ok(Dispatcher {
             supervisor: Supervisor::new(options.settings.clone()),
             arena_limit: options.arena_bytes,
+            allowance: PoolAllowance::new(&boxes, worker_count, share, limit),
             lent: Arc::new(LentBytes::default()),
             largest_worker: 0,
             peaks: Arc::new(PoolPeaks::new(
@@ -192,7 +196,7 @@ impl Dispatcher {
             }
         }
         if self.deadline(inner).is_some_and(|then| then <= clock::now()) {
-            self.look(inner);
+            self.check_processes(inner);
             self.handle_event(inner, WorkerEvent::TimePassed);
         }
         self.wake_watcher(inner);
@@ -354,6 +358,7 @@ impl Dispatcher {
             };
             if running.incoming.push(&chunk[..bytes], |frame| frames.push(frame)).is_err() {
                 inner.poll.forget(&running.socket);
+                inner.watch.forget(&running.socket);
                 self.send_to_zygote(ZygoteRequest::Kill {
                     worker_id: incarnation.worker_id,
                     generation: incarnation.generation,
@@ -394,7 +399,9 @@ impl Dispatcher {
                 let owner = owner(incarnation);
                 running.used.resident_at_first = self.boxes.get(owner, BoxField::Resident);
                 running.used.descriptors_at_first = self.boxes.get(owner, BoxField::Descriptors);
-                inner.watch.forget(&running.socket);
+                if !self.supervisor.passes_turns() {
+                    inner.watch.forget(&running.socket);
+                }
                 self.handle_event(inner, WorkerEvent::Ready { incarnation });
             }
             FrameKind::Survived => {
@@ -404,7 +411,7 @@ impl Dispatcher {
                 .out
                 .push_back(PoolEvent::Note { worker_id: incarnation.worker_id, text: frame.body }),
             FrameKind::StartFailed => {
-                let limit = self.options.arena_bytes / 2;
+                let limit = self.allowance.most_lent();
                 let result = TaskResult::new(
                     frame,
                     incarnation.worker_id,
@@ -416,10 +423,10 @@ impl Dispatcher {
                 self.handle_event(inner, WorkerEvent::StartFailed { incarnation });
             }
             FrameKind::Result | FrameKind::Faulty | FrameKind::Raised | FrameKind::Exhausted => {
-                self.peaks.note_memory(self.boxes.sum(BoxField::ArenaUsed));
+                self.peaks.note_memory(self.allowance.used());
                 let (task, samples) = (frame.task, frame.timing.samples);
                 let longest = Duration::from_nanos(frame.timing.nanoseconds);
-                let limit = self.options.arena_bytes / 2;
+                let limit = self.allowance.most_lent();
                 let result = TaskResult::new(
                     frame,
                     incarnation.worker_id,
@@ -437,6 +444,7 @@ impl Dispatcher {
                     .handle(WorkerEvent::TaskDone { incarnation, task }, inner.now());
                 if actions.contains(&SupervisorAction::Accept { task }) {
                     self.stored_tasks.remove(&task);
+                    self.allowance.set_has_tasks(!self.stored_tasks.is_empty());
                     self.out.push_back(PoolEvent::TaskResult(result));
                 }
                 self.apply(inner, actions);
@@ -488,6 +496,7 @@ impl Dispatcher {
                 SupervisorAction::Accept { .. } | SupervisorAction::Discard { .. } => {}
                 SupervisorAction::GiveUp { task, at, why } => {
                     let stored_task = self.stored_tasks.remove(&task);
+                    self.allowance.set_has_tasks(!self.stored_tasks.is_empty());
                     let journal = stored_task.and_then(|stored_task| {
                         self.boxes.read_journal(stored_task.worker_id, task)
                     });
@@ -634,7 +643,22 @@ impl Dispatcher {
         }
     }
 
+    /// Workers that pass the turn wait for each other's results, even while no caller waits: then the watcher thread
+    /// receives them, too.
+    pub(super) fn watch_results(&self, inner: &PoolInner) {
+        for (incarnation, running) in &self.running {
+            // One that is blocked is watched until there is room.
+            if running.is_ready && !running.is_blocked {
+                inner.watch.forget(&running.socket);
+                if self.supervisor.passes_turns() {
+                    let _ = inner.watch.watch(&running.socket, name(*incarnation));
+                }
+            }
+        }
+    }
+
     fn flush(&mut self, inner: &PoolInner, incarnation: Incarnation) {
+        let passes_turns = self.supervisor.passes_turns();
         let Some(running) = self.running.get_mut(&incarnation) else { return };
         while !running.outgoing.is_empty() {
             let (first, _) = running.outgoing.as_slices();
@@ -662,9 +686,12 @@ impl Dispatcher {
         }
         if running.is_blocked {
             running.is_blocked = false;
-            inner.watch.forget(&running.socket);
-            inner.poll.forget(&running.socket);
-            let _ = inner.poll.watch(&running.socket, name(incarnation));
+            for (poll, is_watched) in [(&inner.watch, passes_turns), (&inner.poll, true)] {
+                poll.forget(&running.socket);
+                if is_watched {
+                    let _ = poll.watch(&running.socket, name(incarnation));
+                }
+            }
         }
     }
 }

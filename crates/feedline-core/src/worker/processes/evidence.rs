@@ -137,7 +137,7 @@ pub(super) fn process_state(proc_stat: ProcStat, ticks_before: Option<u64>) -> P
 /// to count as working. One that polls for something that never comes uses less.
 const WORKING_PERCENT: u32 = 1;
 
-/// Whether a process made progress in the time since the last look. One that waits for a device or
+/// Whether a process made progress in the time since the last check. One that waits for a device or
 /// for the processor does.
 pub(super) fn has_progressed(proc_stat: ProcStat, used: Duration, elapsed: Duration) -> bool {
     matches!(proc_stat.letter, 'D' | 'R') || used * 100 >= elapsed * WORKING_PERCENT
@@ -147,7 +147,7 @@ pub(super) fn has_progressed(proc_stat: ProcStat, used: Duration, elapsed: Durat
 /// working, in percent.
 const DUMPING_PERCENT: u32 = 50;
 
-/// Whether a worker, or a process below it, made progress between two looks. A worker under a
+/// Whether a worker, or a process below it, made progress between two checks. A worker under a
 /// debugger stands still because a person wants it to.
 pub(super) fn tree_has_progressed(
     before: ProcessTree,

@@ -3,8 +3,10 @@
 //!
 //! The thread that waits for a result drives everything, so a batch costs no thread switch. While
 //! no thread waits, the `feedline-watch` thread handles deaths and workers that become ready, so a
-//! replacement works before the trainer asks for its next batch.
+//! replacement works before the trainer asks for its next batch. If workers pass the turn, it also
+//! receives results, so that the next worker does not wait for the trainer.
 
+mod allowance;
 mod dispatcher;
 mod evidence;
 mod peaks;
@@ -28,6 +30,7 @@ use super::supervisor::{
     Death, GiveUpReason, Incarnation, RunFailure, Shortage, SupervisorSettings, WorkerEvent,
 };
 use super::wire::FrameKind;
+use crate::budget::Share;
 use crate::sys::clock;
 use crate::sys::lock::Mutex;
 use crate::sys::process::OwnerProcess;
@@ -41,6 +44,8 @@ pub struct PoolOptions {
     pub settings: SupervisorSettings,
     /// Bytes that the arenas of all workers may use together before a worker waits.
     pub arena_bytes: u64,
+    /// Whether that is a default, which the pools of the process share.
+    pub(crate) arena_share: Share,
     /// The bytes of task buffers that may be in transit; with zero, frames carry the buffers.
     pub inbox_bytes: u64,
     /// What a worker may use before it is renewed.
@@ -320,6 +325,7 @@ impl Processes {
         let stored_task =
             StoredTask { kind, body, task_buffers, worker_id: worker_id.unwrap_or_default() };
         dispatcher.stored_tasks.insert(task, stored_task);
+        dispatcher.allowance.set_has_tasks(true);
         dispatcher.handle_event(&self.inner, WorkerEvent::Submitted { task, worker_id });
         if !dispatcher.out.is_empty() {
             self.inner.event_fd.ring();
@@ -341,6 +347,17 @@ impl Processes {
     pub fn restore(&self, worker_id: u32) {
         let mut dispatcher = self.inner.dispatcher.lock();
         dispatcher.handle_event(&self.inner, WorkerEvent::Restore { worker_id });
+    }
+
+    /// Lets at most this many workers have pinned tasks at once. With `ends_others`, because memory is short, the
+    /// processes of the others end.
+    pub fn limit_workers(&self, at_once: u32, ends_others: bool) {
+        let mut dispatcher = self.inner.dispatcher.lock();
+        dispatcher.handle_event(&self.inner, WorkerEvent::LimitWorkers { at_once, ends_others });
+        dispatcher.watch_results(&self.inner);
+        if !dispatcher.out.is_empty() {
+            self.inner.event_fd.ring();
+        }
     }
 
     /// Waits for the next event. `oldest` is the task that the consumer waits for.
@@ -436,6 +453,7 @@ impl Processes {
         let mut dispatcher = self.inner.dispatcher.lock();
         dispatcher.running.clear();
         dispatcher.stored_tasks.clear();
+        dispatcher.allowance.set_has_tasks(false);
         dispatcher.out.clear();
         let zygote = dispatcher.zygote.take()?.socket;
         self.inner.poll.forget(&zygote);

@@ -30,8 +30,8 @@ impl ZygoteProcess {
             .map(|proc_stat| (proc_stat.processor_time(), clock::now()));
     }
 
-    /// Its state, and whether it has made progress since the last look.
-    pub(super) fn look(&mut self) -> (Option<ProcessState>, bool) {
+    /// Its state, and whether it has made progress since the last check.
+    pub(super) fn check_progress(&mut self) -> (Option<ProcessState>, bool) {
         let Some(proc_stat) = process::proc_stat(self.pid) else { return (None, false) };
         let (used, now) = (proc_stat.processor_time(), clock::now());
         let progressed = self.last_look.replace((used, now)).is_some_and(|(before, at)| {

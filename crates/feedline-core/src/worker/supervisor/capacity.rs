@@ -36,6 +36,10 @@ impl Capacity {
             pause: FIRST_PAUSE,
         }
     }
+
+    pub(super) fn most(&self) -> u32 {
+        self.most
+    }
 }
 
 impl Supervisor {

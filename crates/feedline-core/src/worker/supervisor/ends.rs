@@ -131,7 +131,7 @@ impl Supervisor {
                 Shortage::Memory | Shortage::Processes => {
                     self.shrink(self.process_count(), shortage)
                 }
-                Shortage::Descriptors => false,
+                Shortage::Descriptors | Shortage::Space => false,
             };
             gone.is_blameless = is_shrunk || gone.has_left;
         }

@@ -1,7 +1,7 @@
 //! Learns how long a worker may neither answer nor use the processor, and measures for how long it has done
 //! neither.
 //!
-//! The time is the sum of what passed between looks, and no pair of looks counts for more than two intervals. So a
+//! The time is the sum of what passed between checks, and no pair of checks counts for more than two intervals. So a
 //! trainer that was suspended together with its workers does not take its own absence for theirs.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::watch::SampleInTask;
 const TIMES_LONGEST: u32 = 20;
 /// How many times a worker is looked at until it counts as hung, at least.
 const LOOKS: u32 = 20;
-/// How many intervals the time between two looks may count for.
+/// How many intervals the time between two checks may count for.
 const MOST_INTERVALS: u32 = 2;
 
 impl LearnedDeadline {

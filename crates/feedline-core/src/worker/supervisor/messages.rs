@@ -100,8 +100,8 @@ pub struct Observation {
     pub stopped: bool,
     /// Whether the worker was asked for its stack and has not written it yet.
     pub is_dumping: bool,
-    /// Whether the worker, or a process below it, has used the processor since the last look, or
-    /// waits for a processor or a device. True at the first look, because nothing is known then.
+    /// Whether the worker, or a process below it, has used the processor since the last check, or
+    /// waits for a processor or a device. True at the first check, because nothing is known then.
     pub has_progressed: bool,
 }
 
@@ -181,6 +181,8 @@ pub enum Shortage {
     Memory,
     /// A worker has as many open descriptors as it may have.
     Descriptors,
+    /// A file system to which the user's code writes is full.
+    Space,
 }
 
 /// Something that happened to the worker pool.
@@ -202,9 +204,9 @@ pub(crate) enum WorkerEvent {
         /// The number of the ping that the zygote answered, if the message was an answer.
         ping: Option<u32>,
     },
-    /// The dispatcher looked at the zygote; `Supervisor::must_look_at_zygote` says when to look.
+    /// The dispatcher looked at the zygote; `Supervisor::must_check_zygote` says when to look.
     ZygoteSeen {
-        /// Whether the zygote has used the processor, or waited for a device, since the last look
+        /// Whether the zygote has used the processor, or waited for a device, since the last check
         /// or ping.
         ran: bool,
     },
@@ -270,7 +272,7 @@ pub(crate) enum WorkerEvent {
         /// How long it took.
         took: Duration,
     },
-    /// The dispatcher looked at a worker; `Supervisor::workers_to_look_at` says when and at
+    /// The dispatcher looked at a worker; `Supervisor::workers_to_check` says when and at
     /// which.
     Observed {
         /// The process.
@@ -295,6 +297,13 @@ pub(crate) enum WorkerEvent {
     Restore {
         /// The worker.
         worker_id: WorkerId,
+    },
+    /// Another number of workers may have pinned tasks at once.
+    LimitWorkers {
+        /// How many; at least one.
+        at_once: u32,
+        /// Whether memory is short, so that no more processes than these may run.
+        ends_others: bool,
     },
     /// Other code in the trainer process closed our descriptors, so no worker can be reached.
     DescriptorsClosed,

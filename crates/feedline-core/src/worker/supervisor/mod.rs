@@ -14,6 +14,8 @@
 //! - More than `max_deaths` deaths `within` a time end the run, so nothing is replaced forever.
 //! - If the machine refuses a process, or kills one because memory is short, fewer processes run, and
 //!   workers take turns. No task is blamed for a shortage unless its worker was the only one.
+//! - If fewer workers may have tasks at once than there are, each has at most one, and the oldest task of
+//!   a worker that could do it goes first.
 //! - A worker that exceeds the deadline is killed. Without a deadline, no worker is killed for
 //!   being slow. A learned deadline kills only workers that do not use the processor either.
 //! - A zygote that neither answers a request nor uses the processor is killed and replaced.
@@ -25,6 +27,7 @@
 //! gone and `Close` was handled.
 
 mod capacity;
+mod concurrency;
 mod hang;
 mod messages;
 mod worker_record;
@@ -117,6 +120,8 @@ pub(crate) struct Supervisor {
     /// How long the slowest sample took so far.
     longest_sample: Duration,
     capacity: Capacity,
+    /// How many workers have pinned tasks at once.
+    at_once: u32,
     actions: Vec<SupervisorAction>,
 }
 
@@ -156,6 +161,7 @@ impl Supervisor {
             is_restarted_fresh: false,
             longest_sample: Duration::ZERO,
             capacity: Capacity::new(settings.worker_count),
+            at_once: settings.worker_count,
             actions: Vec::new(),
             settings,
         }
@@ -201,13 +207,20 @@ impl Supervisor {
             WorkerEvent::Renew { incarnation } => self.renew(incarnation),
             WorkerEvent::Retire { worker_id } => self.retire(worker_id),
             WorkerEvent::Restore { worker_id } => self.restore(worker_id),
+            WorkerEvent::LimitWorkers { at_once, ends_others } => {
+                self.limit_workers(at_once, ends_others)
+            }
             WorkerEvent::DescriptorsClosed => self.descriptors_closed(),
             WorkerEvent::TimePassed => self.time_passed(),
             WorkerEvent::Close => self.end_run(true),
         }
         self.continue_ending();
         if self.is_limited() {
+            self.end_surplus();
             self.take_turns();
+        }
+        if self.passes_turns() {
+            self.pass_turns();
         }
         self.log_capacity();
         if self.actions.iter().any(SupervisorAction::is_for_zygote) {
@@ -509,7 +522,7 @@ impl Supervisor {
             | ProcessStatus::Failed
             | ProcessStatus::Overdue { .. } => false,
         });
-        self.postpone_due_looks();
+        self.postpone_due_checks();
         self.postpone_due_zygote_look();
         self.postpone_room_check();
     }
@@ -568,11 +581,18 @@ impl Supervisor {
             }
             return;
         }
+        // If workers pass the turn, tasks are sent at the end of each step, the oldest first.
         while is_handed_over
+            && !self.passes_turns()
             && let Some(task) = self.records[worker_id as usize].waiting.pop_first()
         {
             self.send(worker_id, task, None);
         }
+        self.stop_if_retired(worker_id);
+    }
+
+    /// Asks a ready worker to stop if it has retired and no more tasks wait for it.
+    fn stop_if_retired(&mut self, worker_id: WorkerId) {
         let record = &mut self.records[worker_id as usize];
         if let Some(current) = &mut record.current
             && record.retired
@@ -601,7 +621,9 @@ impl Supervisor {
             return;
         }
         self.keep_one_unretired();
-        self.fork_if_needed(0);
+        if let Some(worker_id) = self.first_replaceable() {
+            self.fork_if_needed(worker_id);
+        }
         if self.zygote != Zygote::Ready {
             return;
         }
@@ -624,12 +646,22 @@ impl Supervisor {
         }
     }
 
-    /// If every worker has retired, no worker would do the unpinned tasks, so the first one is
-    /// needed again.
+    /// If every worker has retired or may not be replaced, no worker would do the unpinned tasks,
+    /// so the first one that may have a process is needed again.
     fn keep_one_unretired(&mut self) {
-        if !self.queue.is_empty() && self.records.iter().all(|record| record.retired) {
-            self.records[0].retired = false;
+        let is_gone = |record: &WorkerRecord| record.retired || record.unreplaced.is_some();
+        if !self.queue.is_empty()
+            && self.records.iter().all(is_gone)
+            && let Some(worker_id) = self.first_replaceable()
+        {
+            self.records[worker_id as usize].retired = false;
         }
+    }
+
+    /// The first worker that may have a process.
+    fn first_replaceable(&self) -> Option<WorkerId> {
+        let record = self.records.iter().find(|record| record.unreplaced.is_none());
+        record.map(|record| record.worker_id)
     }
 
     /// Kills every worker whose status matches.

@@ -21,9 +21,8 @@ impl Supervisor {
                 && worker.trial.is_none()
         };
         let is_alone = record.successor.is_none() && record.predecessor.is_none();
-        let has_waited = self.now >= record.renew_after;
-        // The only process of a retired worker was asked to stop, so its status is not `Ready`.
-        if !can_fork || !is_alone || !has_waited || !record.current.as_ref().is_some_and(is_ready) {
+        let may_renew = !record.retired && self.now >= record.renew_after;
+        if !can_fork || !is_alone || !may_renew || !record.current.as_ref().is_some_and(is_ready) {
             return;
         }
         if is_limited {

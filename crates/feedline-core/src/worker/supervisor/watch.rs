@@ -93,7 +93,7 @@ impl WorkerWatch {
     }
 }
 
-/// How long a sample may take before the first look.
+/// How long a sample may take before the first check.
 fn patience(settings: &SupervisorSettings) -> Option<Duration> {
     let deadline = match settings.deadline {
         Deadline::Never => None,
@@ -170,7 +170,7 @@ fn limits(
 impl Supervisor {
     /// The workers to look at when the time of `Supervisor::next_deadline` has come, right before
     /// `TimePassed`. One [`super::WorkerEvent::Observed`] for each carries what was found.
-    pub(crate) fn workers_to_look_at(&self, now: Duration) -> Vec<Incarnation> {
+    pub(crate) fn workers_to_check(&self, now: Duration) -> Vec<Incarnation> {
         if !self.is_running() {
             return Vec::new();
         }
@@ -219,7 +219,7 @@ impl Supervisor {
             let on_time =
                 limits.stall.map(|stall| seen.since.saturating_add(stall)).or(deadline_at);
             watch.look_at = match limits.hang {
-                // The time without progress is measured between looks.
+                // The time without progress is measured between checks.
                 Some(_) => on_time.into_iter().chain(later).min(),
                 None => on_time.or(later),
             };
@@ -280,8 +280,8 @@ impl Supervisor {
         self.end_zygote();
     }
 
-    /// Postpones looks that were due and did not happen.
-    pub(super) fn postpone_due_looks(&mut self) {
+    /// Postpones checks that were due and did not happen.
+    pub(super) fn postpone_due_checks(&mut self) {
         let (now, soon) = (self.now, self.now.saturating_add(self.settings.dump_time));
         for worker in self.records.iter_mut().flat_map(WorkerRecord::workers_mut) {
             if worker.watch.look_at.is_some_and(|at| at <= now) {

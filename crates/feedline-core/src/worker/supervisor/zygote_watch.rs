@@ -35,7 +35,7 @@ pub(super) struct ZygoteWatch {
 impl Supervisor {
     /// Whether to look at the zygote when the time of `Supervisor::next_deadline` has come, right
     /// before `TimePassed`. [`super::WorkerEvent::ZygoteSeen`] carries what was found.
-    pub(crate) fn must_look_at_zygote(&self, now: Duration) -> bool {
+    pub(crate) fn must_check_zygote(&self, now: Duration) -> bool {
         self.is_running() && self.zygote_watch.look_at.is_some_and(|at| at <= now)
     }
 
@@ -87,7 +87,7 @@ impl Supervisor {
     }
 
     pub(super) fn zygote_seen(&mut self, ran: bool) {
-        if !self.must_look_at_zygote(self.now) {
+        if !self.must_check_zygote(self.now) {
             return;
         }
         let (patience, max_extensions) = match self.zygote {
@@ -132,7 +132,7 @@ impl Supervisor {
 
     /// Postpones a look that was due and did not happen.
     pub(super) fn postpone_due_zygote_look(&mut self) {
-        if self.must_look_at_zygote(self.now) {
+        if self.must_check_zygote(self.now) {
             self.zygote_watch.look_at = Some(self.now.saturating_add(self.settings.dump_time));
         }
     }

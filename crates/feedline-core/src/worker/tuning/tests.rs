@@ -139,16 +139,13 @@ fn measured(results: u64, waited: f64) -> Measurement {
     }
 }
 
-/// A tuner whose first processes have started.
-fn settled(first: u32) -> Tuner {
-    let mut tuner = Tuner::new(first, MOST, PROCESSORS);
-    assert_eq!(tuner.measure(measured(100, 0.5)), None);
-    tuner
+fn starting_with(first: u32) -> Tuner {
+    Tuner::new(first, MOST, PROCESSORS)
 }
 
 #[test]
 fn more_are_tried_while_the_consumer_waits_and_are_taken_back_if_that_does_not_help() {
-    let mut tuner = settled(4);
+    let mut tuner = starting_with(4);
     let more = TuningChange { processes: 8, reason: TuningReason::ConsumerWaits };
     assert_eq!(tuner.measure(measured(100, 0.5)), Some(more));
     // In this second the new ones start.
@@ -165,7 +162,7 @@ fn more_are_tried_while_the_consumer_waits_and_are_taken_back_if_that_does_not_h
 #[test]
 fn more_stay_if_they_are_faster_or_the_consumer_no_longer_waits() {
     for after in [measured(150, 0.5), measured(101, 0.0)] {
-        let mut tuner = settled(4);
+        let mut tuner = starting_with(4);
         assert!(tuner.measure(measured(100, 0.5)).is_some());
         assert_eq!(tuner.measure(measured(100, 0.5)), None);
         let next = tuner.measure(after);
@@ -176,7 +173,7 @@ fn more_stay_if_they_are_faster_or_the_consumer_no_longer_waits() {
 
 #[test]
 fn nothing_changes_while_the_consumer_does_not_wait_or_no_processor_is_idle() {
-    let mut tuner = settled(4);
+    let mut tuner = starting_with(4);
     let busy = Measurement { idle_processors: 0.1, ..measured(100, 0.9) };
     for _ in 0..1_000 {
         assert_eq!(tuner.measure(measured(100, 0.05)), None);
@@ -186,14 +183,14 @@ fn nothing_changes_while_the_consumer_does_not_wait_or_no_processor_is_idle() {
 
 #[test]
 fn fewer_run_if_memory_is_short_and_no_more_are_tried_at_once() {
-    let mut tuner = settled(8);
+    let mut tuner = starting_with(8);
     let short = Measurement { is_memory_short: true, ..measured(100, 0.5) };
     let fewer = TuningChange { processes: 4, reason: TuningReason::MemoryShort };
     assert_eq!(tuner.measure(short), Some(fewer));
     for _ in 0..10 {
         assert_eq!(tuner.measure(measured(50, 0.5)), None);
     }
-    let mut alone = settled(1);
+    let mut alone = starting_with(1);
     assert_eq!(alone.measure(short), None);
 }
 
@@ -201,11 +198,11 @@ fn fewer_run_if_memory_is_short_and_no_more_are_tried_at_once() {
 fn fewer_run_if_the_processors_are_crowded_and_fewer_are_as_fast() {
     let crowded = Measurement { is_crowded: true, idle_processors: 0.0, ..measured(100, 0.5) };
     let fewer = TuningChange { processes: 8, reason: TuningReason::Crowded };
-    let mut tuner = settled(16);
+    let mut tuner = starting_with(16);
     assert_eq!(tuner.measure(crowded), Some(fewer));
     assert_eq!(tuner.measure(crowded), None);
     assert_eq!(tuner.measure(crowded), Some(TuningChange { processes: 4, ..fewer }));
-    let mut slower = settled(16);
+    let mut slower = starting_with(16);
     assert_eq!(slower.measure(crowded), Some(fewer));
     assert_eq!(slower.measure(crowded), None);
     let back = TuningChange { processes: 16, reason: TuningReason::DidNotHelp };
@@ -222,9 +219,51 @@ fn pressure_and_what_is_left_decide_what_is_short() {
 
 #[test]
 fn short_parts_are_joined_and_few_results_are_waited_for() {
-    let mut tuner = settled(4);
+    let mut tuner = starting_with(4);
     let part = Measurement { elapsed: SECOND / 10, ..measured(1, 0.05) };
-    let changes: Vec<_> = (0..100).filter_map(|_| tuner.measure(part)).collect();
-    // 20 results take two seconds.
-    assert_eq!(changes.len(), 2, "{changes:?}");
+    let changes: Vec<_> = (0..100)
+        .filter_map(|part_number| tuner.measure(part).map(|change| (part_number, change)))
+        .take(2)
+        .collect();
+    // A change after 8 results, then half a second for the start of the new ones, then 20 results to judge it.
+    let more = TuningChange { processes: 8, reason: TuningReason::ConsumerWaits };
+    let back = TuningChange { processes: 4, reason: TuningReason::DidNotHelp };
+    assert_eq!(changes, [(7, more), (7 + 8 + 20, back)], "{changes:?}");
+}
+
+#[test]
+fn work_that_only_waits_gets_as_many_as_would_keep_the_processors_busy() {
+    let mut tuner = starting_with(4);
+    let idle = |idle_processors| Measurement { idle_processors, ..measured(100, 0.9) };
+    let more = |processes| TuningChange { processes, reason: TuningReason::ConsumerWaits };
+    // A third of the processors is busy.
+    assert_eq!(tuner.measure(idle(8.0 / 3.0)), Some(more(12)));
+    let mut tuner = starting_with(2);
+    assert_eq!(tuner.measure(idle(3.99)), Some(more(16)));
+    // Never more than allowed.
+    let mut tuner = starting_with(8);
+    assert_eq!(tuner.measure(idle(4.0)), Some(more(MOST)));
+}
+
+#[test]
+fn if_many_more_do_not_help_some_more_are_tried_before_it_is_given_up() {
+    let mut tuner = starting_with(2);
+    let idle = |results| Measurement { idle_processors: 3.9, ..measured(results, 0.9) };
+    assert_eq!(tuner.measure(idle(100)).map(|change| change.processes), Some(16));
+    assert_eq!(tuner.measure(idle(50)), None);
+    let fewer = |processes| TuningChange { processes, reason: TuningReason::DidNotHelp };
+    assert_eq!(tuner.measure(idle(50)), Some(fewer(4)));
+    assert_eq!(tuner.measure(idle(100)), None);
+    assert_eq!(tuner.measure(idle(101)), Some(fewer(2)));
+    // The next time, only twice as many are tried.
+    let later: Vec<_> = (0..16).filter_map(|_| tuner.measure(idle(100))).collect();
+    let more = TuningChange { processes: 4, reason: TuningReason::ConsumerWaits };
+    assert_eq!(later, [more]);
+}
+
+#[test]
+fn only_a_lack_of_memory_ends_processes_that_will_be_needed_again() {
+    use TuningReason::{ConsumerWaits, Crowded, DidNotHelp, MemoryShort};
+    let ends = [ConsumerWaits, Crowded, DidNotHelp, MemoryShort].map(TuningReason::ends_processes);
+    assert_eq!(ends, [false, false, false, true]);
 }

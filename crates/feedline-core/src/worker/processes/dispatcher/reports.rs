@@ -3,7 +3,6 @@
 use super::super::{CapacityChange, DeathReport, PoolEvent, Stall, ZygoteLate};
 use super::{Dispatcher, LEAST_ARENA};
 use crate::sys::limits;
-use crate::worker::blackbox::BoxField;
 use crate::worker::certificate;
 use crate::worker::supervisor::{Death, Incarnation, Shortage};
 
@@ -12,9 +11,7 @@ impl Dispatcher {
     pub(super) fn change_capacity(&mut self, most: u32, shortage: Option<Shortage>) {
         if shortage == Some(Shortage::Memory) {
             self.arena_limit = (self.arena_limit / 2).max(LEAST_ARENA);
-            for worker_id in 0..self.options.settings.worker_count {
-                self.boxes.set_for_worker(worker_id, BoxField::ArenaLimit, self.arena_limit);
-            }
+            self.allowance.set_limit(self.arena_limit);
         }
         self.out.push_back(PoolEvent::CapacityChanged(CapacityChange {
             most,

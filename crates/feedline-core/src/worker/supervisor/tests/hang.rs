@@ -19,7 +19,7 @@ fn busy(settings: SupervisorSettings) -> Healthy {
     supervisor
 }
 
-/// A worker at a sample, which made no progress since the last look.
+/// A worker at a sample, which made no progress since the last check.
 fn quiet() -> Observation {
     Observation {
         task: Some(0),
@@ -49,7 +49,7 @@ fn watch(
             return None;
         }
         let mut actions = Vec::new();
-        for incarnation in supervisor.workers_to_look_at(now) {
+        for incarnation in supervisor.workers_to_check(now) {
             let event = WorkerEvent::Observed { incarnation, seen: seen(now) };
             actions.extend(supervisor.handle(event, now));
         }
@@ -69,7 +69,7 @@ fn a_worker_that_hangs_is_dumped_and_killed_after_the_shortest_time() {
     let mut supervisor = busy(learned(HangAction::Restart));
     let (at, actions) = watch(&mut supervisor, FOREVER, |_| quiet()).unwrap();
     assert_eq!(actions, DUMPED);
-    // The first look comes after one interval.
+    // The first check comes after one interval.
     assert!(at >= NOW + SHORTEST && at <= NOW + SHORTEST + INTERVAL * 2, "{at:?}");
     let (_, actions) = watch(&mut supervisor, FOREVER, |_| quiet()).unwrap();
     assert_eq!(actions, KILLED_FIRST);

@@ -1,6 +1,7 @@
 //! What the supervisor decides, case by case. The simulator covers the combinations.
 
 mod capacity;
+mod concurrency;
 mod hang;
 mod renewal;
 mod trial;

@@ -40,11 +40,11 @@ fn look(
     now: Duration,
 ) -> Vec<SupervisorAction> {
     assert!(
-        supervisor.workers_to_look_at(now).contains(&incarnation),
+        supervisor.workers_to_check(now).contains(&incarnation),
         "no worker is due for a look at {now:?}"
     );
     let mut actions = supervisor.handle(WorkerEvent::Observed { incarnation, seen }, now);
-    assert!(!supervisor.workers_to_look_at(now).contains(&incarnation));
+    assert!(!supervisor.workers_to_check(now).contains(&incarnation));
     actions.extend(supervisor.handle(WorkerEvent::TimePassed, now));
     actions
 }
@@ -110,7 +110,7 @@ fn a_worker_is_looked_at_no_earlier_than_it_can_be_late() {
     submit(&mut supervisor, 0, Some(0));
     let first = NOW + DEADLINE;
     assert_eq!(supervisor.next_deadline(), Some(first));
-    assert_eq!(supervisor.workers_to_look_at(NOW), []);
+    assert_eq!(supervisor.workers_to_check(NOW), []);
     let since = NOW + Duration::from_secs(7);
     assert_eq!(look(&mut supervisor, FIRST, sample(0, 3, since), first), []);
     assert_eq!(supervisor.next_deadline(), Some(since + DEADLINE));

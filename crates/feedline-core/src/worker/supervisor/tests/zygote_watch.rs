@@ -20,7 +20,7 @@ fn asking() -> Supervisor {
 /// Looks at the zygote when it is due, and finds this.
 fn look(supervisor: &mut Supervisor, ran: bool) -> Vec<SupervisorAction> {
     let at = supervisor.next_deadline().unwrap();
-    assert!(supervisor.must_look_at_zygote(at));
+    assert!(supervisor.must_check_zygote(at));
     let actions = supervisor.handle(WorkerEvent::ZygoteSeen { ran }, at);
     assert_eq!(supervisor.handle(WorkerEvent::TimePassed, at), []);
     actions

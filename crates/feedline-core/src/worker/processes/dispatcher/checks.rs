@@ -28,23 +28,23 @@ impl RunningWorker {
 
 impl Dispatcher {
     /// Reports the state of the workers that may be late to the supervisor, and whether there is room for more.
-    pub(super) fn look(&mut self, inner: &PoolInner) {
+    pub(super) fn check_processes(&mut self, inner: &PoolInner) {
         if let Some(shortage) = self.supervisor.must_check_room(inner.now()) {
             let is_enough = match shortage {
                 // Only a fork shows it.
-                Shortage::Processes | Shortage::Descriptors => true,
+                Shortage::Processes | Shortage::Descriptors | Shortage::Space => true,
                 Shortage::Memory => limits::available_memory() / 3 * 2 > self.largest_worker,
             };
             self.handle_event(inner, WorkerEvent::RoomSeen { is_enough });
         }
-        if self.supervisor.must_look_at_zygote(inner.now())
+        if self.supervisor.must_check_zygote(inner.now())
             && let Some(zygote) = &mut self.zygote
         {
-            let (process_state, ran) = zygote.look();
+            let (process_state, ran) = zygote.check_progress();
             self.zygote_state = process_state;
             self.handle_event(inner, WorkerEvent::ZygoteSeen { ran });
         }
-        for incarnation in self.supervisor.workers_to_look_at(inner.now()) {
+        for incarnation in self.supervisor.workers_to_check(inner.now()) {
             let snapshot = self.snapshot(incarnation);
             let (mut process_state, mut has_progressed) = (None, true);
             if let Some(running) = self.running.get_mut(&incarnation)

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::driver::DriverWork;
 use super::run::Run;
-use super::{Epoch, Ledger, Loader, Progress};
+use super::{Epoch, Ledger, Loader};
+use crate::engine::Position;
 use crate::error::{Error, Kind, Result};
 use crate::fault::{FaultLine, Symptom};
 use crate::sample::{Batch, FieldKind, Location};
@@ -57,12 +58,12 @@ pub struct Part {
 
 /// The progress of the run after a batch.
 #[derive(Clone, Debug)]
-pub struct BatchEnd(pub(super) Progress);
+pub struct BatchEnd(pub(super) Position);
 
 /// Instructions that the front has not taken yet. Parts wait until it has room for more; all others are taken at
 /// once.
 #[derive(Default)]
-pub(super) struct Queue {
+pub(super) struct InstructionQueue {
     state: Mutex<QueueState>,
     changed: Condition,
     wake: Mutex<Option<Wake>>,
@@ -80,7 +81,7 @@ struct QueueState {
     is_closed: bool,
 }
 
-impl Queue {
+impl InstructionQueue {
     pub(super) fn put(&self, instruction: Instruction) {
         self.change(|state| state.instructions.push_back(instruction));
     }
@@ -152,7 +153,7 @@ impl Epoch {
         self.check_home()?;
         let run = &self.running.run;
         let before = clock::now();
-        let instruction = run.handed.take(takes_parts, before + time)?;
+        let instruction = run.instructions.take(takes_parts, before + time)?;
         if instruction.is_none() && takes_parts {
             run.add_waiting(before.elapsed());
         }
@@ -189,7 +190,7 @@ impl Epoch {
     /// Makes the decisions that the reported results allow.
     pub fn advance(&self) {
         let run = &self.running.run;
-        let extras = run.settle_once([]);
+        let extras = run.process_results_once([]);
         if !extras.is_empty() {
             run.extras.put(extras);
         }
@@ -198,7 +199,7 @@ impl Epoch {
     /// Whether each batch has the samples that it would have without faults, except bad ones.
     pub fn has_fixed_batches(&self) -> bool {
         let run = &self.running.run;
-        run.shared.engine_settings(run.epoch).membership == crate::engine::Membership::Fixed
+        run.driver.lock().engine.has_fixed_batches()
     }
 
     /// Reports that the consumer has a batch of this many samples, and how long it waited.
@@ -209,8 +210,7 @@ impl Epoch {
             driver.engine.taken();
             run.update_urgent(&driver);
         }
-        run.shared.ledger.delivered(samples, waited);
-        *run.shared.progress.lock() = end.0;
+        run.delivered(samples, waited, end.0);
     }
 
     /// Reports that the consumer has seen the end.
@@ -221,7 +221,7 @@ impl Epoch {
 
     /// Sets a callback, called from any thread, for when an instruction is available.
     pub fn on_ready(&self, wake: impl Fn() + Send + Sync + 'static) {
-        *self.running.run.handed.wake.lock() = Some(Box::new(wake));
+        *self.running.run.instructions.wake.lock() = Some(Box::new(wake));
     }
 }
 

@@ -1,6 +1,6 @@
 //! An amount that the loaders of a process share: each has budgets of its own, which are parts of it.
 //!
-//! No loader can block another one for ever: a sample that its consumer needs next takes its bytes without asking, and
+//! No loader can block another one forever: a sample that its consumer needs next takes its bytes without asking, and
 //! the others get their turn one after another, whatever loader they belong to.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,9 +13,9 @@ use crate::sys::lock::Mutex;
 
 /// An amount that several budgets share. Clones are the same.
 #[derive(Clone)]
-pub struct Whole(Arc<SharedWhole>);
+pub struct ProcessBudget(Arc<SharedProcessBudget>);
 
-struct SharedWhole {
+struct SharedProcessBudget {
     name: &'static str,
     state: Mutex<WholeState>,
     next_number: AtomicUsize,
@@ -38,13 +38,13 @@ struct WholeState {
 
 /// What one loader may use of a whole, until it is dropped.
 pub struct Claim {
-    whole: Whole,
+    whole: ProcessBudget,
     number: usize,
 }
 
 /// A budget as a part of its whole.
 pub(super) struct Member {
-    pub(super) whole: Whole,
+    pub(super) whole: ProcessBudget,
     number: usize,
     share: Share,
     meter: PeakMeter,
@@ -76,10 +76,10 @@ impl Holder {
     }
 }
 
-impl Whole {
+impl ProcessBudget {
     /// Nothing is in use. Loaders claim what they may use.
-    pub fn new(name: &'static str) -> Whole {
-        Whole(Arc::new(SharedWhole {
+    pub fn new(name: &'static str) -> ProcessBudget {
+        ProcessBudget(Arc::new(SharedProcessBudget {
             name,
             state: Mutex::default(),
             next_number: AtomicUsize::new(0),
@@ -275,8 +275,8 @@ mod tests {
     use super::*;
     use std::thread;
 
-    fn parts<const COUNT: usize>(limit: u64) -> (Whole, [Budget; COUNT], Claim) {
-        let whole = Whole::new("bytes");
+    fn parts<const COUNT: usize>(limit: u64) -> (ProcessBudget, [Budget; COUNT], Claim) {
+        let whole = ProcessBudget::new("bytes");
         let claim = whole.claim(limit);
         // More than the whole, so that only the whole makes them wait.
         let part =
@@ -285,7 +285,7 @@ mod tests {
         (whole, parts, claim)
     }
 
-    fn queued(whole: &Whole, count: usize) {
+    fn queued(whole: &ProcessBudget, count: usize) {
         while whole.0.state.lock().queue.len() < count {
             thread::yield_now();
         }
