@@ -152,7 +152,8 @@ def test_an_exception_has_its_type_torchs_message_its_traceback_and_its_place(na
     assert lines[1] == "Original Traceback (most recent call last):"
     assert "in __getitem__" in str(error)
     assert text in str(error)
-    assert lines[-1] == "feedline: at sample 5, offset 1 of batch 2, worker 0"
+    assert lines[-2] == "feedline: at sample 5, offset 1 of batch 2, worker 0"
+    assert lines[-1] == "replay: loader.replay(index=5, epoch=0)"
     assert place_of(error) == (5, 1, 2, 0)
 
 
@@ -198,7 +199,9 @@ def test_the_place_is_the_index_as_the_sampler_named_it() -> None:
     error = caught_from(OURS(Named(), sampler=["a", "x", "b"], batch_size=3, num_workers=1))
 
     assert place_of(error) == ("x", 1, 0, 0)
-    assert str(error).endswith("feedline: at sample 'x', offset 1 of batch 0, worker 0")
+    place, replay = str(error).splitlines()[-2:]
+    assert place == "feedline: at sample 'x', offset 1 of batch 0, worker 0"
+    assert replay == "replay: loader.replay(index='x', epoch=0)"
 
 
 def test_without_batches_the_sample_is_named() -> None:
@@ -509,7 +512,8 @@ def test_without_workers_the_exception_is_the_same_object_with_a_note() -> None:
 
     assert error is original
     assert str(error) == "bad pixel"
-    assert error.__notes__ == ["feedline: at sample 5, offset 1 of batch 2"]
+    replay = "replay: loader.replay(index=5, epoch=0)"
+    assert error.__notes__ == [f"feedline: at sample 5, offset 1 of batch 2\n{replay}"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,17 @@ def main() -> int:
         from feedline import _demo
 
         code = _demo.run()
+    if code == 0 and sys.argv[1:2] == ["replay"] and _has_loader(sys.argv[2:]):
+        from feedline import _replay_command
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = _replay_command.run(sys.argv[2:])
     return code
+
+
+def _has_loader(arguments: list[str]) -> bool:
+    is_help = bool({"-h", "--help"} & set(arguments))
+    return not is_help and any(argument.split("=")[0] == "--loader" for argument in arguments)
 
 
 if __name__ == "__main__":

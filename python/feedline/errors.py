@@ -59,6 +59,7 @@ class FeedlineError(Exception):
         offset: the first byte of the sample in the file, if it is a part of one.
         record: the number of the record in the file, from 0.
         stage: source, plan, fetch, worker, collate or deliver.
+        epoch: the epoch in which the sample was made, for `replay`.
         hint: what to do.
         code: the code of the error's kind, for `feedline explain`.
     """
@@ -75,6 +76,7 @@ class FeedlineError(Exception):
         record: int | None = None,
         stage: str | None = None,
         hint: str = "",
+        epoch: int | None = None,
     ) -> None:
         super().__init__(message)
         self.index = index
@@ -83,22 +85,33 @@ class FeedlineError(Exception):
         self.record = record
         self.stage = stage
         self.hint = hint
+        self.epoch = epoch
 
     @classmethod
-    def explained(cls, message: str, hint: str = "", **attributes: Any) -> Self:
-        """An error with a hint below the message; by default the hint of its kind."""
+    def explained(cls, message: str, hint: str = "", *, replay: str = "", **attributes: Any) -> Self:
+        """An error with a hint below the message; by default the hint of its kind. The last line is `replay`,
+        what to type to make the sample again."""
         from feedline import _native
 
         hint = hint or next((kind.hint for kind in _native.error_kinds() if kind.name == cls.__name__), "")
         lines = [message]
         lines += [f"hint: {hint}"] if hint else []
         lines += [f"see: feedline explain {cls.code}"] if cls.code else []
+        lines += [replay] if replay else []
         error = cls("\n".join(lines), hint=hint)
         error.__dict__.update(attributes)
         return error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), str(self), dict(self.__dict__)))
+
+
+def replay_line(index: object, epoch: int | None, seed: int | None = None) -> str:
+    """What to type to make a sample again; empty if its index is neither a number nor text."""
+    if epoch is None or isinstance(index, bool) or not isinstance(index, (int, str)):
+        return ""
+    shown = "" if seed is None else f", seed={seed}"
+    return f"replay: loader.replay(index={index!r}, epoch={epoch}{shown})"
 
 
 def _rebuild(kind: type[FeedlineError], message: str, details: dict[str, Any]) -> FeedlineError:
@@ -113,12 +126,13 @@ class InvalidArgumentError(FeedlineError, ValueError):
     code = "FL101"
 
     @classmethod
-    def explained(cls, message: str, hint: str = "", **attributes: Any) -> Self:
+    def explained(cls, message: str, hint: str = "", *, replay: str = "", **attributes: Any) -> Self:
         """An error with a hint below the message; by default the hint points to the help of the call that
         the message names."""
         name = message.split(":")[0]
         place = _HELP.get(name)
-        return super().explained(message, hint or (f"see help({place})" if place else ""), **attributes)
+        hint = hint or (f"see help({place})" if place else "")
+        return super().explained(message, hint, replay=replay, **attributes)
 
 
 _HELP = {

@@ -13,6 +13,7 @@ from feedline._described import described
 from feedline._event_log import EventLog
 from feedline._native import BytesList, NoBatch
 from feedline._numpy import array_on
+from feedline._replay import Recipe, checked, one_of
 from feedline._workers.death import Death
 from feedline._workers.worker_pool import Handle
 from feedline.errors import StateMismatchError
@@ -48,8 +49,11 @@ class Loader:
         config: str,
         classes: list[str],
         on_event: Callable[[Event], object] | None = None,
+        recipe: Recipe | None = None,
     ) -> None:
+        """`recipe` is what `replay` needs."""
         self._native = native
+        self._recipe = recipe
         self._config = config
         self._events = EventLog(native.ledger, on_event)
         self.classes = classes
@@ -95,6 +99,27 @@ class Loader:
             strict: whether a state of other data or settings is refused.
         """
         self._native.load_states(_state_json(state), bool(strict))
+
+    def replay(self, batch: int | None = None, *, index: int | None = None, epoch: int | None = None) -> Any:
+        """Makes a batch or a sample again, in this thread and with the same random numbers, so that you can
+        follow it in a debugger. The run itself does not change.
+
+        A bad sample raises its error here, whatever the policy is. Functions are called directly.
+
+        Args:
+            batch: the number of a batch in its epoch, from 0. It has the samples of an epoch in which none is
+                skipped. With filters, buckets or compressed shards, the batches before it are made too.
+            index: the index of a sample in the source. The result is the sample as functions of samples made
+                it; None if a filter left it out.
+            epoch: the epoch, from 0; by default the one that runs or was begun last.
+        """
+        one_of(batch, index)
+        self._native.check_open()
+        assert self._recipe is not None, "a loader that replays is not shown to users"
+        number = self._native.newest_epoch if epoch is None else checked("epoch", epoch)
+        if batch is not None:
+            return self._recipe.batch(self._native, checked("batch", batch), number)
+        return self._recipe.sample(self._native, checked("index", index), number)
 
     @property
     def batches_left(self) -> int:

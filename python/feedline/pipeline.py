@@ -19,6 +19,7 @@ from feedline._mapped.builder import Functions, has_functions, start_method
 from feedline._mapped.loader import MappedLoader
 from feedline._paths import Path, Paths, listed, local_path, shown
 from feedline._ranks import rank_and_world
+from feedline._replay import Recipe
 from feedline.errors import InvalidArgumentError, InvalidSourceError
 from feedline.events import Event
 from feedline.faults import ANOTHER, FaultPolicy
@@ -412,13 +413,14 @@ class Pipeline(Functions):
             mp_context=None if mp_context is None else start_method(mp_context),
         )
         native = _native.Loader(pipeline._source, as_json(pipeline._calls))
-        config = repr(pipeline)
-        if has_functions(pipeline._calls):
+        config, calls = repr(pipeline), pipeline._calls
+        recipe = Recipe(pipeline._source, calls, faults)
+        if has_functions(calls):
             method = start_method(mp_context)
             return MappedLoader(
-                native, config, self.classes, on_event, pipeline._calls, faults, method, deadline
+                native, config, self.classes, on_event, calls, faults, method, deadline, recipe
             )
-        return Loader(native, config, self.classes, on_event)
+        return Loader(native, config, self.classes, on_event, recipe)
 
     def _replica(self, rank: int, world: int, by: str) -> Pipeline:
         """The pipeline of one of several replicas, whose batches together have the batch size of this one."""

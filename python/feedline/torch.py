@@ -22,12 +22,14 @@ from feedline._account import OVERDUE, Account, check
 from feedline._arguments import suggests_all
 from feedline._config import Auto, call_as_json, check_finite
 from feedline._described import described
+from feedline._replay import checked, one_of
 from feedline._torch.accelerate import PinMemoryMark, patch_accelerate
 from feedline._torch.excluded import excluded
 from feedline._torch.in_process import InProcess
 from feedline._torch.indices import keys
 from feedline._torch.lightning import patch_lightning
 from feedline._torch.loader_state import LoaderState
+from feedline._torch.replay import Replay
 from feedline._torch.samples import Samples
 from feedline._torch.supervised import WithWorkers
 from feedline._workers.deadline import deadline_config
@@ -281,6 +283,35 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         iterator, self._iterator = self._iterator, None
         if isinstance(iterator, WithWorkers):
             iterator._shutdown_workers()
+
+    def replay(
+        self,
+        batch: int | None = None,
+        *,
+        index: Any = None,
+        epoch: int | None = None,
+        seed: int | None = None,
+    ) -> Any:
+        """Makes a batch or a sample again, in this thread and with the same random numbers, so that you can
+        follow it in a debugger. The run itself does not change.
+
+        What a sample raises is raised here, whatever the policy is. With seeding="worker", all batches that
+        the worker made before are made first, because they draw from the same generators; without workers,
+        the random numbers of the run are not known.
+
+        Args:
+            batch: the number of a batch in its epoch, from 0. It has the samples of an epoch in which none is
+                skipped.
+            index: the index of a sample in the data set. The result is what the data set returns for it.
+            epoch: the epoch, from 0; by default the one that runs or was begun last.
+            seed: the seed of the epoch with seeding="sample", from the message of an error, if this loader
+                has not begun that epoch.
+        """
+        one_of(batch, index)
+        progress = self._loader_state.progress
+        number = progress.newest_epoch if epoch is None else checked("epoch", epoch)
+        replay = Replay(self, number, progress.start_of(number), seed)
+        return replay.sample(index) if batch is None else replay.batch(checked("batch", batch))
 
     def check_worker_number_rationality(self) -> None:
         """torch warns of more workers than processors, which the user did not ask for with "auto"."""

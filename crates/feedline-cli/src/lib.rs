@@ -10,6 +10,7 @@ pub mod doctor;
 mod explain;
 mod index;
 mod manifest;
+mod replay;
 mod report;
 mod shards;
 mod show;
@@ -38,6 +39,7 @@ use clap::{Parser, Subcommand};
         feedline show a.tfrecord:17        print a record\n  \
         feedline index data/               index the records of shards beforehand\n  \
         feedline state loader.json         what the saved state of a loader contains\n  \
+        feedline replay bad.jsonl          which samples of a quarantine file are still bad\n  \
         feedline convert photos/ shards/ --to tar\n\n\
         Exit codes: 0 good, 1 found faults that were not expected, 2 could not run."
 )]
@@ -52,6 +54,7 @@ enum Command {
     Doctor(doctor::Doctor),
     Explain(explain::Explain),
     Index(index::IndexCommand),
+    Replay(replay::Replay),
     Show(show::Show),
     State(state::State),
     Verify(verify::Verify),
@@ -83,6 +86,7 @@ where
         Command::Doctor(doctor) => doctor.run(),
         Command::Explain(explain) => explain.run(),
         Command::Index(index) => index.run(),
+        Command::Replay(replay) => replay.run(),
         Command::Show(show) => show.run(),
         Command::State(state) => state.run(),
         Command::Verify(verify) => verify.run(),

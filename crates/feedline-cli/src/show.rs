@@ -121,6 +121,42 @@ impl Show {
     }
 }
 
+/// What a file, or a record of it, contains now, in one line; or what is wrong with it.
+pub(crate) fn examine(
+    path: &Path,
+    record: Option<u64>,
+    reading: &Reading,
+) -> std::result::Result<String, String> {
+    let what = |error: Error| error.message().to_owned();
+    let Some(number) = record else {
+        let data = file::read_bytes(path)
+            .map_err(|error| what(Error::io(Kind::Read, "reading the file", error)))?;
+        let (shown, is_corrupt) = summary(&data);
+        return if is_corrupt { Err(shown) } else { Ok(shown) };
+    };
+    let format = match reading.file_format(path).map_err(what)? {
+        FileFormat::Image => return examine(path, None, reading),
+        FileFormat::Shard(format) => format,
+    };
+    let container = reading.container(format, &[path.to_owned()]).map_err(what)?;
+    let index = Index::of(path, &container, &cache()).map_err(what)?;
+    if number >= index.len() {
+        return Err(format!("there is no record {number}, the file has {}", index.len()));
+    }
+    let shard = OpenShard { path, format, container, index };
+    let mut found = Err("the record was not read".to_owned());
+    let range = number..number + 1;
+    walk_part(&shard.index, path, &shard.container, range, &mut |seen| {
+        found = shard.lines(&seen).and_then(|ShownRecord { lines, is_corrupt }| {
+            let shown = lines.join("; ");
+            if is_corrupt { Err(shown) } else { Ok(shown) }
+        });
+        false
+    })
+    .map_err(what)?;
+    found
+}
+
 /// Splits at the last colon.
 fn split(record: &OsStr) -> Option<(PathBuf, String)> {
     let bytes = record.as_bytes();

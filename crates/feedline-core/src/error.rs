@@ -276,6 +276,7 @@ struct Inner {
     message: String,
     location: Option<Location>,
     index: Option<u64>,
+    epoch: Option<u64>,
     stage: Option<&'static str>,
     hint: Option<Cow<'static, str>>,
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -289,6 +290,7 @@ impl Error {
             message: message.into(),
             location: None,
             index: None,
+            epoch: None,
             stage: None,
             hint: None,
             source: None,
@@ -316,10 +318,11 @@ impl Error {
         self
     }
 
-    /// Sets the sample and the stage that failed.
+    /// Sets the sample, the epoch in which it was made, and the stage that failed.
     #[must_use]
-    pub(crate) fn of_sample(mut self, index: u64, stage: &'static str) -> Error {
+    pub(crate) fn of_sample(mut self, index: u64, epoch: u64, stage: &'static str) -> Error {
         self.0.index = Some(index);
+        self.0.epoch = Some(epoch);
         self.0.stage = Some(stage);
         self
     }
@@ -342,6 +345,11 @@ impl Error {
     /// The index of the sample in the source.
     pub fn index(&self) -> Option<u64> {
         self.0.index
+    }
+
+    /// The epoch in which the sample was made.
+    pub fn epoch(&self) -> Option<u64> {
+        self.0.epoch
     }
 
     /// The stage in which the sample failed.
@@ -429,7 +437,7 @@ mod tests {
     fn an_error_names_sample_stage_place_cause_and_hint() {
         let error = Error::new(Kind::CorruptImage, "the image is truncated")
             .at(Some(Location::file("data/cat/1.jpg")))
-            .of_sample(48213, "worker");
+            .of_sample(48213, 0, "worker");
         insta::assert_snapshot!(error);
     }
 }

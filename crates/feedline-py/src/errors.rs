@@ -41,5 +41,10 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     details.set_item("record", error.location().and_then(|location| location.record))?;
     details.set_item("stage", error.stage())?;
     details.set_item("hint", error.hint())?;
-    Ok(PyErr::from_value(class.call((error.to_string(),), Some(&details))?))
+    details.set_item("epoch", error.epoch())?;
+    let mut message = error.to_string();
+    if let (Some(index), Some(epoch)) = (error.index(), error.epoch()) {
+        message += &format!("\nreplay: loader.replay(index={index}, epoch={epoch})");
+    }
+    Ok(PyErr::from_value(class.call((message,), Some(&details))?))
 }

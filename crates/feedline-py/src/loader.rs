@@ -4,7 +4,7 @@ use feedline_core::collate::{self, Axes, Content};
 use feedline_core::config::Settings;
 use feedline_core::error::{Error, Kind};
 use feedline_core::fault::Symptom;
-use feedline_core::loader::{self, Fit, Waited};
+use feedline_core::loader::{self, BatchMembers, Fit, Waited};
 use feedline_core::run_state::RunState;
 use feedline_core::sample::{Batch, Column, Dtype};
 use feedline_core::source;
@@ -218,6 +218,36 @@ impl Loader {
     #[getter]
     fn batches_left(&self) -> u64 {
         self.0.batches_left()
+    }
+
+    /// The epoch that runs, or was begun last.
+    #[getter]
+    fn newest_epoch(&self) -> u64 {
+        self.0.newest_epoch()
+    }
+
+    /// The numbers of the samples of a batch in its epoch; None if they depend on the samples before
+    /// them.
+    fn batch_members(&self, epoch: u64, batch: u64) -> PyResult<Option<Vec<u64>>> {
+        Ok(match self.0.batch_members(epoch, batch).map_err(raise)? {
+            BatchMembers::Numbers(numbers) => Some(numbers),
+            BatchMembers::DependOnEarlier => None,
+        })
+    }
+
+    /// The number of the sample with this index in an epoch.
+    fn sample_number(&self, py: Python<'_>, epoch: u64, index: u64) -> PyResult<u64> {
+        py.detach(|| self.0.sample_number(epoch, index)).map_err(raise)
+    }
+
+    /// Makes the next epoch one of these samples alone, or a whole one if `numbers` is None.
+    #[pyo3(signature = (epoch, numbers))]
+    fn choose(&self, epoch: u64, numbers: Option<Vec<u64>>) -> PyResult<()> {
+        let chosen = match numbers {
+            Some(numbers) => self.0.choose(epoch, numbers),
+            None => self.0.begin_epoch(epoch),
+        };
+        chosen.map_err(raise)
     }
 
     /// The values chosen from the settings and the machine.

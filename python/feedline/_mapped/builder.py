@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from feedline._arguments import suggests_all
@@ -81,7 +81,7 @@ class Functions:
         return pipeline
 
 
-def has_functions(calls: tuple[dict[str, Any], ...]) -> bool:
+def has_functions(calls: Sequence[dict[str, Any]]) -> bool:
     """Whether a pipeline has Python functions."""
     return any(isinstance(call.get("function"), NamedFunction) for call in calls)
 

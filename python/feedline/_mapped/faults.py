@@ -7,6 +7,7 @@ from typing import Any
 from feedline import _native
 from feedline._account import fault_line
 from feedline._workers.retries import PendingFault
+from feedline.errors import replay_line
 
 __all__ = ["FunctionFaults", "Ticket"]
 
@@ -24,8 +25,8 @@ class FunctionFaults:
         self._where = where
         self._ledger = loader.ledger
         self._rank = loader.seed_and_rank[1]
-        # The fault and the index of its sample, by the engine's number for the fault.
-        self._reported: dict[int, tuple[PendingFault, int]] = {}
+        # The fault and its sample, by the engine's number for the fault.
+        self._reported: dict[int, tuple[PendingFault, Ticket]] = {}
 
     def report(self, fault: PendingFault, worker: int | None, key: int, ticket: Ticket) -> None:
         """Reports a sample that is bad, or that succeeded after retries."""
@@ -34,7 +35,7 @@ class FunctionFaults:
             self._ledger.retried(line)
         else:
             number = self._epoch.bad(key, fault.names, fault.os_error, line)
-            self._reported[number] = (fault, ticket[2])
+            self._reported[number] = (fault, ticket)
 
     def report_batch(
         self, number: int, faults: list[tuple[PendingFault, int, Ticket]], worker: int | None
@@ -50,7 +51,7 @@ class FunctionFaults:
         numbers = self._epoch.finished(number, bad)
         remaining = [(fault, ticket) for fault, _, ticket in faults if not fault.is_fixed]
         for reported, (fault, ticket) in zip(numbers, remaining, strict=True):
-            self._reported[reported] = (fault, ticket[2])
+            self._reported[reported] = (fault, ticket)
 
     def _line(self, fault: PendingFault, worker: int | None, ticket: Ticket) -> str:
         _, epoch, index = ticket
@@ -67,8 +68,11 @@ class FunctionFaults:
         stop.error.__cause__ = cause
         return stop.error
 
-    def _raised(self, fault: PendingFault, index: int) -> BaseException:
+    def _raised(self, fault: PendingFault, ticket: Ticket) -> BaseException:
+        _, epoch, index = ticket
         path, offset = self._loader.location(index) or (None, None)
         known: dict[str, Any] = {"index": index, "path": path, "offset": offset, "stage": "worker"}
+        known["epoch"] = epoch
         shown = f"sample {index}" + ("" if path is None else f" ({path})")
-        return fault.remote_error.exception(self._where, f"\nfeedline: at {shown}", **known)
+        replay = replay_line(index, epoch)
+        return fault.remote_error.exception(self._where, f"\nfeedline: at {shown}", replay=replay, **known)

@@ -16,8 +16,10 @@ from feedline._mapped.epoch import MappedEpoch
 from feedline._mapped.functions import steps_of
 from feedline._mapped.processes import Workers
 from feedline._mapped.run_functions import Plan
+from feedline._mapped.this_thread import ThisThread
 from feedline._mapped.threads import Threads
 from feedline._mapped.trees import Layout
+from feedline._replay import Recipe
 from feedline._workers.deadline import deadline_config
 from feedline._workers.death import Death
 from feedline._workers.tuning import Tuning
@@ -46,8 +48,12 @@ class MappedLoader(Loader):
         faults: FaultPolicy | None,
         mp_context: str,
         deadline: float | str | None,
+        recipe: Recipe | None = None,
+        *,
+        is_replay: bool = False,
     ) -> None:
-        super().__init__(native, config, classes, on_event)
+        """With `is_replay`, functions are called in the thread that iterates."""
+        super().__init__(native, config, classes, on_event, recipe)
         batch = next(call for call in calls if call["call"] == "batch")
         settings = next(call for call in calls if call["call"] == "loader")
         steps = steps_of(calls)
@@ -70,7 +76,11 @@ class MappedLoader(Loader):
         self.count = count
         self._numbers = itertools.count()
         self._current: weakref.ref[MappedEpoch[Any]] | None = None
-        self._backend: Workers | Threads
+        self._backend: Workers | Threads | ThisThread
+        if is_replay:
+            self._tuning, self.count = None, 1
+            self._backend = ThisThread(self._plan, seeds_all=not in_threads)
+            return
         if in_threads:
             self._backend = Threads(self._plan, count, self._events)
             return

@@ -18,7 +18,7 @@ from feedline._workers.pool_reports import PoolOwner, PoolReports, TaskPlace
 from feedline._workers.remote_error import RemoteError
 from feedline._workers.tuning import Tuning
 from feedline._workers.worker_pool import GaveUp, Handle, WorkerPool, load
-from feedline.errors import FeedlineWarning
+from feedline.errors import FeedlineWarning, replay_line
 from feedline.faults import FaultPolicy
 
 __all__ = ["Workers"]
@@ -160,4 +160,4 @@ class Workers(PoolOwner):
             return TaskPlace(task.indices)
         index = task.indices[offset]
         path, _ = self._location(index) or (None, None)
-        return TaskPlace(index, path, offset)
+        return TaskPlace(index, path, offset, replay=replay_line(index, task.epoch))

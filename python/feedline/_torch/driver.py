@@ -75,6 +75,7 @@ class Driver(Generic[B]):
         self._ahead = ahead
         self._is_map = epoch._dataset_kind == _DatasetKind.Map
         self._is_batched = epoch._auto_collation
+        self._is_seeded = loader.seeding == "sample"
         self._drop_last = bool(epoch._drop_last)
         self._ranks, self._rank = _ranks(loader)
         self._progress = loader._loader_state.progress
@@ -165,6 +166,7 @@ class Driver(Generic[B]):
             is_map=self._is_map,
             is_batched=self._is_batched,
             has_replacement=self._has_replacement,
+            seed=self._progress.epoch_seed if self._is_seeded else None,
         )
 
     def _read_sampler(self, sampler: Iterator[Any]) -> Iterator[Given]:
@@ -187,6 +189,10 @@ class Driver(Generic[B]):
         # Those of batches that are skipped were counted by the run that made the state.
         if not self._is_skipping:
             self._account.ledger.excluded(samples)
+
+    def replay_line(self, index: Any) -> str:
+        """What to type to make a sample of this epoch again; empty if that is not possible."""
+        return self._faults.replay_line(index)
 
     @property
     def _counts(self) -> bool:

@@ -31,7 +31,10 @@ class FaultRecords:
         is_map: bool,
         is_batched: bool,
         has_replacement: bool,
+        seed: int | None = None,
     ) -> None:
+        """`seed` is what a sample can be made again with, if it has random numbers of its own."""
+        self._seed = seed
         self._account = account
         self._samples = samples
         self._epoch = epoch
@@ -113,19 +116,25 @@ class FaultRecords:
             "batch_offset": bad.offset,
             "batch": batch.number,
             "worker": batch.worker,
+            "epoch": self._epoch,
             **({} if bad.path is None else {"path": bad.path}),
         }
-        cause = bad.remote_error.exception("in a sample", f"\nfeedline: {where}", **known)
+        replay = self.replay_line(sample)
+        cause = bad.remote_error.exception("in a sample", f"\nfeedline: {where}", replay=replay, **known)
         error: BaseException
         if isinstance(action, Action.NoReplacement):
             message = f"{action.tried} samples tried in place of sample {sample} were bad as well"
-            error = errors.NoReplacementError.explained(message, **known)
+            error = errors.NoReplacementError.explained(message, replay=replay, **known)
         elif self._too_many is None:
             return cause
         else:
-            error = errors.TooManyFaultsError.explained(self._too_many, **known)
+            error = errors.TooManyFaultsError.explained(self._too_many, replay=replay, **known)
         error.__cause__ = cause
         return error
+
+    def replay_line(self, index: Any) -> str:
+        """What to type to make a sample of this epoch again; empty if that is not possible."""
+        return errors.replay_line(index, self._epoch, self._seed) if self._is_map else ""
 
     def _fault(self, fault: int) -> tuple[Batch, PendingFault, Any]:
         found = self._faults[fault]
@@ -137,4 +146,5 @@ class FaultRecords:
         if self._is_map:
             bad.path = self._samples.path(sample) or bad.path
             name = self._samples.name
-        return fault_line(bad, sample, epoch=self._epoch, worker=batch.worker, rank=self._rank, dataset=name)
+        known = {"dataset": name, "seed": self._seed}
+        return fault_line(bad, sample, epoch=self._epoch, worker=batch.worker, rank=self._rank, **known)

@@ -470,7 +470,8 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
             stage = "fetching"
         path = None if offset is None or sample is None else self._samples.path(sample)
         where = place(sample, offset, self._num_yielded, None, stage, path)
-        raised.add_note(f"feedline: {where}")
+        replay = "" if offset is None or sample is None else self._driver.replay_line(sample)
+        raised.add_note("\n".join(filter(None, [f"feedline: {where}", replay])))
         return where
 
 

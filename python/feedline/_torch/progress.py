@@ -18,6 +18,7 @@ from feedline._native import BatchEngine
 from feedline._torch.dataset_state import DatasetPlace, dataset_state, load_dataset
 from feedline._torch.elastic import why_not_elastic, with_other_ranks
 from feedline._torch.generators import Generators, GlobalStates, as_text, of_loader
+from feedline._torch.replay import EpochStart
 from feedline._torch.sampling import SamplerReader, draws_elsewhere, is_stateful, sampler_of
 from feedline._torch.state import differences, opened, sealed
 from feedline.errors import InvalidArgumentError, StateMismatchError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "Start"]
 
 _NOWHERE: tuple[Any, ...] = (0, 0, 0, 0, 0, 0, [])
+# How many epochs can be replayed: the states of generators take some kilobytes each.
+_REPLAYED = 32
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ class Progress:
         self._last_worker = -1
         self._numbers: set[int] = set()
         self._unbroken = 0
+        # How the newest epochs began, for `replay`.
+        self._starts: dict[int, EpochStart] = {}
+        self._sampler_epoch: int | None = None
 
     # ---- an epoch begins ----
 
@@ -120,6 +126,10 @@ class Progress:
         """Called before torch draws anything for an epoch."""
         self._generators = of_loader(loader)
         self._settings = self.settings(loader)
+        sampler = sampler_of(loader)
+        epoch = getattr(sampler, "epoch", None)
+        has_epochs = isinstance(epoch, int) and callable(getattr(sampler, "set_epoch", None))
+        self._sampler_epoch = epoch if has_epochs else None
         state = self._loaded
         self.is_begun = False
         self._initial = None
@@ -265,8 +275,10 @@ class Progress:
             now = self._generators.states()
             if now != self._after:
                 self._first = now
+            self._note_start(now)
             yield
             return
+        self._note_start(self._after if self._first is None else self._first)
         # The order must not depend on draws since the epoch was begun, nor what is drawn later on the order.
         here, others = Generators.global_state(), GlobalStates.texts() if self._others else {}
         if self._first is None:
@@ -279,6 +291,39 @@ class Progress:
         finally:
             Generators.set_global(here)
             GlobalStates.set(others)
+
+    def _note_start(self, states: list[Any]) -> None:
+        """Notes what the order and the random numbers of this epoch follow from."""
+        why_not = ""
+        if self.reader.is_stateful:
+            why_not = "its sampler has a state of its own"
+        elif self._begun_at:
+            why_not = "it was begun with another number of ranks"
+        self._starts[self._epoch] = EpochStart(
+            self._base_seed,
+            self._generators,
+            states,
+            self._others,
+            self._sampler_epoch,
+            has_old_workers=not self._draws_seed,
+            why_not=why_not,
+        )
+        while len(self._starts) > _REPLAYED:
+            del self._starts[next(iter(self._starts))]
+
+    def start_of(self, epoch: int) -> EpochStart | None:
+        """How an epoch began, if this loader has begun it."""
+        return self._starts.get(epoch)
+
+    @property
+    def newest_epoch(self) -> int:
+        """The epoch that runs, or was begun last."""
+        return self._epoch
+
+    @property
+    def epoch_seed(self) -> int:
+        """The seed of the newest epoch."""
+        return self._base_seed
 
     # ---- an epoch goes on ----
 

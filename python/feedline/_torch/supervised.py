@@ -460,12 +460,14 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         return remote_error.exception(
             f"in DataLoader worker process {batch.worker_id}",
             f"\nfeedline: {where}",
+            replay="" if offset is None else self._driver.replay_line(sample),
             # Without a policy what arrives is what torch's own loader would raise.
             exact=self._has_policy,
             index=sample,
             batch_offset=offset,
             batch=batch.number,
             worker=batch.worker_id,
+            epoch=self._driver.number,
             **({} if path is None else {"path": path}),
         )
 
@@ -526,7 +528,8 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         if batch is None:
             return None
         sample, offset = self._sample(batch, offset, stage)
-        return TaskPlace(sample, self._path(sample, offset), offset, batch.number)
+        replay = "" if offset is None else self._driver.replay_line(sample)
+        return TaskPlace(sample, self._path(sample, offset), offset, batch.number, replay=replay)
 
     def forget_process(self, worker_id: int) -> str:
         first, last = self._first_and_last.pop(worker_id, (None, None))

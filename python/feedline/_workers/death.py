@@ -40,6 +40,7 @@ class Death:
         code: the line of code that was running, if it is known.
         stack: the stack of the worker, innermost frame first.
         hint: what to do.
+        replay: what to type to make the sample again.
         replaced: whether a new worker replaces it.
     """
 
@@ -62,6 +63,7 @@ class Death:
     code: str | None = None
     stack: tuple[str, ...] = ()
     hint: str = ""
+    replay: str = ""
     replaced: bool = field(default=True, repr=False)
     tasks: tuple[int, ...] = field(default=(), repr=False)
 
@@ -134,6 +136,8 @@ class Death:
         lines += [f"  why   {line}" for line in self.why]
         if self.hint:
             lines.append(f"hint: {self.hint}")
+        if self.replay:
+            lines.append(self.replay)
         return "\n".join(lines)
 
     def announced(self, otherwise: str) -> str:

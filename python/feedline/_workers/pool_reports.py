@@ -36,6 +36,8 @@ class TaskPlace:
     batch_offset: int | None = None
     batch: int | None = None
     what: str | None = None
+    # What to type to make the sample again.
+    replay: str = ""
 
     def describe(self, stage: str) -> str:
         if self.what is not None:
@@ -197,7 +199,8 @@ def lost_task_error(
     known = {"index": last.index, "worker": last.worker} if last is not None else {}
     kind = DeadlineExceededError if why == "hangs" else WorkerDiedError
     hint = last.hint if last is not None else ""
-    return kind.explained("\n".join(lines), hint, deaths=tuple(deaths), **known)
+    replay = "" if last is None else last.replay
+    return kind.explained("\n".join(lines), hint, replay=replay, deaths=tuple(deaths), **known)
 
 
 def describe_capacity(changed: _native.CapacityChanged) -> str:

@@ -96,10 +96,12 @@ class RemoteError:
         name = type(error).__name__
         return cls(None, name, message, "\n".join(more), offset, stage, original=error)
 
-    def exception(self, where: str, details: str, *, exact: bool = True, **attributes: Any) -> BaseException:
+    def exception(
+        self, where: str, details: str, *, exact: bool = True, replay: str = "", **attributes: Any
+    ) -> BaseException:
         """The exception to raise in the trainer, of the same type, with a message that says where it was
-        raised. Without `exact`, an exception whose constructor needs more than a message becomes a
-        RuntimeError, as in torch."""
+        raised; `replay` is its last line. Without `exact`, an exception whose constructor needs more than a
+        message becomes a RuntimeError, as in torch."""
         if self.original is not None:
             return self.original
         text = f"Caught {self.name} {where}.\nOriginal {self.traceback}{details}"
@@ -109,6 +111,8 @@ class RemoteError:
                 "so this error is raised instead"
             )
         note = details.strip() or f"feedline: {where}"
+        if replay:
+            text, note = f"{text}\n{replay}", f"{note}\n{replay}"
         exception = self._rebuilt(text, note if exact and self.exact is not None else None)
         for name, value in attributes.items():
             try:

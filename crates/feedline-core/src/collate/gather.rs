@@ -121,6 +121,6 @@ mod tests {
         };
         let (like, odd) = (sample(3, &[2, 2, 3]), sample(7, &[1, 2, 3]));
         assert_ne!(columns.shapes(&like), columns.shapes(&odd));
-        insta::assert_snapshot!(columns.mismatch(&odd, Some(&like)).of_sample(7, "collate"));
+        insta::assert_snapshot!(columns.mismatch(&odd, Some(&like)).of_sample(7, 0, "collate"));
     }
 }

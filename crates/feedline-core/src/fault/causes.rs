@@ -91,7 +91,7 @@ impl Causes {
             });
             error = error.at(location);
             if let Some(index) = line.number() {
-                error = error.of_sample(index, stage_name(&line.stage));
+                error = error.of_sample(index, line.epoch, stage_name(&line.stage));
             }
         }
         error

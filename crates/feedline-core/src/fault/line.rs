@@ -30,6 +30,9 @@ pub struct FaultLine {
     /// The epoch.
     #[serde(default)]
     pub epoch: u64,
+    /// The seed of the epoch, if the sample has random numbers that depend on it and on its index alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
     /// The file that contains the sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,

@@ -100,6 +100,7 @@ impl Loader {
             ledger,
             progress: Mutex::default(),
             resumed: AtomicBool::new(false),
+            newest_epoch: AtomicU64::new(0),
             identity: OnceLock::new(),
             closed: AtomicBool::new(false),
             settings,

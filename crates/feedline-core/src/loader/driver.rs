@@ -467,7 +467,7 @@ impl Driver {
                 Some(
                     error
                         .at(run.shared.source.location(index))
-                        .of_sample(index, Stage::Worker.name()),
+                        .of_sample(index, fault.line.epoch, Stage::Worker.name()),
                 )
             }
             engine::Stop::Unexpected(order) => {

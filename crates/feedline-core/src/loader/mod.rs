@@ -23,6 +23,7 @@ mod perform;
 mod quarantine;
 mod reading;
 mod records;
+mod replay;
 mod resume;
 mod run;
 mod watch;
@@ -60,6 +61,7 @@ pub use identity::data;
 pub use instructions::{BatchEnd, Instruction, Part};
 pub use ledger::Ledger;
 pub use quarantine::{excluded, excluded_calls, quarantined};
+pub use replay::BatchMembers;
 pub use resume::Fit;
 
 /// State that all epochs of a loader share.
@@ -101,6 +103,8 @@ struct Shared {
     progress: Mutex<Progress>,
     /// Whether the next epoch starts from a state that was loaded.
     resumed: AtomicBool,
+    /// The epoch that runs, or was begun last.
+    newest_epoch: AtomicU64,
     /// What states are compared by, once it was asked for: a large data set has a long list of files.
     identity: OnceLock<Identity>,
     closed: AtomicBool,
@@ -151,6 +155,7 @@ impl Loader {
             }
             progress.clone()
         };
+        shared.newest_epoch.store(start.epoch, Ordering::Relaxed);
         shared.budgets.reopen();
         let running = Arc::new(Running::start(Arc::clone(shared), start)?);
         *current = Some(Arc::clone(&running));

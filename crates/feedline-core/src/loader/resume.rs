@@ -44,6 +44,7 @@ impl Loader {
         if let Some(running) = self.current.lock().take() {
             running.close();
         }
+        self.shared.newest_epoch.store(progress.epoch, Ordering::Relaxed);
         *self.shared.progress.lock() = progress;
         self.shared.resumed.store(true, Ordering::SeqCst);
         Ok(())

@@ -111,6 +111,25 @@ impl Plan {
         EpochOrder { rest: Some(rest), ..self.epoch(epoch) }
     }
 
+    /// The number, among those of all ranks, of the sample at a place of this rank; None after its last place.
+    pub(crate) fn number_at(&self, place: u64) -> Option<u64> {
+        let place = (place < self.epoch_len()).then_some(place)?;
+        place.checked_mul(self.world())?.checked_add(self.rank())
+    }
+
+    /// The number of the sample with this index in an epoch, found by looking at each; None if the epoch does not have
+    /// it. If it comes several times, the first. Ranks that divide whole shards know their own samples only.
+    pub(crate) fn find(&self, epoch: u64, index: u64) -> Option<u64> {
+        let (memo, world) = (Memo::default(), self.world());
+        let is_found = |number: &u64| {
+            self.ticket(&memo, epoch, number % world, number / world).index == index
+        };
+        match self.indivisible() {
+            None => (0..self.numbers()).find(is_found),
+            Some(_) => (0..).map_while(|place| self.number_at(place)).find(is_found),
+        }
+    }
+
     /// The same plan as the first of this many ranks sees it.
     fn with_world(&self, world: u64) -> Result<Plan> {
         let PreparedPlan { shards, steps, excluded, .. } = &*self.0;

@@ -96,6 +96,22 @@ impl RestOrder {
         Ok(RestOrder { origin, layers, shard: plan.division(), numbers, saved })
     }
 
+    /// Only these numbers of an epoch of `plan`, in this order, all of them for one rank.
+    pub(crate) fn only(plan: &Plan, chosen: Vec<u64>) -> RestOrder {
+        let world = plan.world();
+        let zeros = vec![0; world as usize];
+        let rest = Rest::Ranks { from: zeros.clone(), to: zeros, waiting: chosen.clone() };
+        let numbers = chosen.len() as u64;
+        let end = Stretch { first: 0, row: 0, ranks: Vec::new() };
+        RestOrder {
+            origin: plan.clone(),
+            layers: vec![Layer::Ranks(Table { world, waiting: chosen, stretches: vec![end] })],
+            shard: plan.division().among(0, 1),
+            numbers,
+            saved: SavedRest { world, layers: vec![rest] },
+        }
+    }
+
     /// How many numbers are left, of all ranks together.
     pub(crate) fn numbers(&self) -> u64 {
         self.numbers
