@@ -209,7 +209,9 @@ def test_without_batches_the_sample_is_named() -> None:
 
     assert place_of(error)[0] == 5
     assert place_of(error)[2:] == (5, 1)
-    assert "at sample 5" in str(error).splitlines()[-1]
+    place, replay = str(error).splitlines()[-2:]
+    assert "at sample 5" in place
+    assert replay == "replay: loader.replay(index=5, epoch=0)"
 
 
 def test_with_getitems_all_indices_of_the_batch_are_named() -> None:
@@ -218,7 +220,9 @@ def test_with_getitems_all_indices_of_the_batch_are_named() -> None:
     error = caught_from(OURS(dataset, batch_size=4, num_workers=1))
 
     assert place_of(error) == ([4, 5, 6, 7], None, 1, 0)
-    assert str(error).endswith("feedline: among samples [4, 5, 6, 7], batch 1, worker 0")
+    place, replay = str(error).splitlines()[-2:]
+    assert place == "feedline: among samples [4, 5, 6, 7], batch 1, worker 0"
+    assert replay == "replay: loader.replay(batch=1, epoch=0)"
 
 
 def fail_to_collate(samples: list[int]) -> list[int]:
@@ -234,7 +238,9 @@ def test_an_exception_of_the_collate_function_names_batch_and_worker() -> None:
 
     assert type(error) is ValueError
     assert "in fail_to_collate" in str(error)
-    assert str(error).endswith("feedline: while the samples were collated, batch 2, worker 0")
+    place, replay = str(error).splitlines()[-2:]
+    assert place == "feedline: while the samples were collated, batch 2, worker 0"
+    assert replay == "replay: loader.replay(batch=2, epoch=0)"
     assert place_of(error) == ([4, 5], None, 2, 0)
 
 
@@ -519,23 +525,26 @@ def test_without_workers_the_exception_is_the_same_object_with_a_note() -> None:
 @pytest.mark.parametrize(
     ("arguments", "note"),
     [
-        ({"batch_size": None}, "feedline: among samples 5, batch 5"),
+        ({"batch_size": None}, ["feedline: among samples 5, batch 5", "index=5"]),
         (
             {"batch_size": 2, "dataset": FailsWhole({5: raising(ValueError)})},
-            "feedline: among samples [4, 5], batch 2",
+            ["feedline: among samples [4, 5], batch 2", "batch=2"],
         ),
-        ({"batch_size": 2, "dataset": Streams(fine, at(3, raising(ValueError)))}, "feedline: batch 1"),
+        ({"batch_size": 2, "dataset": Streams(fine, at(3, raising(ValueError)))}, ["feedline: batch 1"]),
         (
             {"batch_size": 2, "dataset": Fails({}), "collate_fn": fail_to_collate},
-            "feedline: while the samples were collated, batch 2",
+            ["feedline: while the samples were collated, batch 2", "batch=2"],
         ),
     ],
     ids=["without batches", "whole batches", "iterable", "collate"],
 )
-def test_without_workers_the_note_names_the_possible_samples(arguments: Arguments, note: str) -> None:
+def test_without_workers_the_note_names_the_possible_samples(arguments: Arguments, note: list[str]) -> None:
     error = caught_from(OURS(**{"dataset": failing(ValueError), **arguments}))
 
-    assert [line.replace("at sample", "among samples") for line in error.__notes__] == [note]
+    (text,) = error.__notes__
+    place, *replayed = note
+    lines = [place, *(f"replay: loader.replay({argument}, epoch=0)" for argument in replayed)]
+    assert text.replace("at sample", "among samples").splitlines() == lines
 
 
 def test_without_workers_the_traceback_leads_to_the_data_set() -> None:

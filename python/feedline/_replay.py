@@ -136,11 +136,8 @@ def _apart(loader: Loader) -> Iterator[Any]:
 def generators_kept() -> Iterator[None]:
     """Restores the global generators of `random`, NumPy and torch, which functions seed and draw from."""
     torch = sys.modules.get("torch")
-    states = (
-        random.getstate(),
-        np.random.get_state(legacy=False),
-        torch and torch.default_generator.get_state(),
-    )
+    states = random.getstate(), np.random.get_state(legacy=False)
+    of_torch = None if torch is None else torch.default_generator.get_state()
     try:
         yield
     finally:

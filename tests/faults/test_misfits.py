@@ -195,7 +195,8 @@ def test_the_exception_is_torchs_own_with_the_sample_in_a_note() -> None:
             assert notes[0] == (
                 'feedline: sample 5 gives a tensor of shape (3, 5) at ["image"], the other 3 give (3, 4)'
             )
-            assert notes[-1] == "feedline: at sample 5, offset 1 of batch 1"
+            replay = "replay: loader.replay(batch=1, epoch=0)"
+            assert notes[-1] == f"feedline: at sample 5, offset 1 of batch 1\n{replay}"
     with pytest.raises(TypeError) as caught_type:
         list(DataLoader(Stream({6: None}), 4))
     assert "the sample at offset 2 gives None" in caught_type.value.__notes__[0]
@@ -209,7 +210,9 @@ def test_from_a_worker_the_exception_names_the_sample_and_the_loader_continues(p
         next(iterator)
     text = str(caught.value)
     assert 'sample 5 gives a tensor of shape (3, 5) at ["image"], the other 3 give (3, 4)' in text
-    assert text.endswith("feedline: at sample 5, offset 1 of batch 1, worker 0")
+    place, replay = text.splitlines()[-2:]
+    assert place == "feedline: at sample 5, offset 1 of batch 1, worker 0"
+    assert replay == "replay: loader.replay(batch=1, epoch=0)"
     known: Any = caught.value
     assert (known.index, known.batch_offset, known.batch, known.worker) == (5, 1, 1, 0)
     if policy is None:

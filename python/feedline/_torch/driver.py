@@ -190,9 +190,10 @@ class Driver(Generic[B]):
         if not self._is_skipping:
             self._account.ledger.excluded(samples)
 
-    def replay_line(self, index: Any) -> str:
-        """What to type to make a sample of this epoch again; empty if that is not possible."""
-        return self._faults.replay_line(index)
+    def replay_line(self, index: Any, batch: int, *, is_alone: bool) -> str:
+        """What to type to make a sample of this epoch again, or its batch unless the sample alone is to
+        blame; empty if that is not possible."""
+        return self._faults.replay_line(index if is_alone else None, batch)
 
     @property
     def _counts(self) -> bool:

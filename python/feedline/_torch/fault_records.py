@@ -119,7 +119,7 @@ class FaultRecords:
             "epoch": self._epoch,
             **({} if bad.path is None else {"path": bad.path}),
         }
-        replay = self.replay_line(sample)
+        replay = self.replay_line(None if self.is_misfit(bad) else sample, batch.number)
         cause = bad.remote_error.exception("in a sample", f"\nfeedline: {where}", replay=replay, **known)
         error: BaseException
         if isinstance(action, Action.NoReplacement):
@@ -132,9 +132,14 @@ class FaultRecords:
         error.__cause__ = cause
         return error
 
-    def replay_line(self, index: Any) -> str:
-        """What to type to make a sample of this epoch again; empty if that is not possible."""
-        return errors.replay_line(index, self._epoch, self._seed) if self._is_map else ""
+    def replay_line(self, index: Any, batch: int) -> str:
+        """What to type to make a sample of this epoch again, or a batch if the index is None; empty if that
+        is not possible."""
+        if not self._is_map:
+            return ""
+        if index is None:
+            return f"replay: loader.replay(batch={batch}, epoch={self._epoch})"
+        return errors.replay_line(index, self._epoch, self._seed)
 
     def _fault(self, fault: int) -> tuple[Batch, PendingFault, Any]:
         found = self._faults[fault]

@@ -470,7 +470,8 @@ class InProcess(_native.BatchIterator, _SingleProcessDataLoaderIter):
             stage = "fetching"
         path = None if offset is None or sample is None else self._samples.path(sample)
         where = place(sample, offset, self._num_yielded, None, stage, path)
-        replay = "" if offset is None or sample is None else self._driver.replay_line(sample)
+        is_alone = self._stage != "collating" and (offset is not None or not self._auto_collation)
+        replay = self._driver.replay_line(sample, self._num_yielded, is_alone=is_alone)
         raised.add_note("\n".join(filter(None, [f"feedline: {where}", replay])))
         return where
 

@@ -457,10 +457,11 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         sample, offset = self._sample(batch, remote_error.offset, stage)
         path = self._path(sample, offset)
         where = place(sample, offset, batch.number, batch.worker_id, stage, path)
+        is_alone = offset is not None and remote_error.stage != "collating"
         return remote_error.exception(
             f"in DataLoader worker process {batch.worker_id}",
             f"\nfeedline: {where}",
-            replay="" if offset is None else self._driver.replay_line(sample),
+            replay=self._driver.replay_line(sample, batch.number, is_alone=is_alone),
             # Without a policy what arrives is what torch's own loader would raise.
             exact=self._has_policy,
             index=sample,
@@ -528,7 +529,7 @@ class WithWorkers(_native.BatchIterator, PoolOwner, _BaseDataLoaderIter):
         if batch is None:
             return None
         sample, offset = self._sample(batch, offset, stage)
-        replay = "" if offset is None else self._driver.replay_line(sample)
+        replay = self._driver.replay_line(sample, batch.number, is_alone=offset is not None)
         return TaskPlace(sample, self._path(sample, offset), offset, batch.number, replay=replay)
 
     def forget_process(self, worker_id: int) -> str:
