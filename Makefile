@@ -120,7 +120,7 @@ $(SETUP)/demo: requirements/demo.txt | $(SETUP)/venv
 
 $(SETUP)/test: requirements/test.txt | $(SETUP)/venv
 	$(STEP) "installing torch, TensorFlow and the test tools (some minutes the first time)" $(PIP) -r $<
-	$(STEP) "importing them once" $(PYTHON) -c "import torch, torchvision, tensorflow, lightning, accelerate, datasets, webdataset"
+	$(STEP) "importing them once" $(PYTHON) -c "import torch, torchvision, tensorflow, lightning, accelerate, datasets, webdataset, transformers, torchdata, jax, orbax.checkpoint"
 	@touch $@
 
 # The built package is used where it lies: the same file serves every version of Python, torch and NumPy.

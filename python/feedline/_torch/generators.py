@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from feedline._torch.sampling import sampler_of, seeds_each_epoch
 from feedline._torch.state import from_plain, plain
 from feedline.errors import StateMismatchError
 
@@ -63,9 +64,9 @@ def of_loader(loader: Any) -> Generators:
     """The generators that torch's samplers of this loader draw from, each once: first the one that gives the
     seed of the workers."""
     found = [loader.generator if loader.generator is not None else torch.default_generator]
-    samplers = [loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None), loader.sampler]
+    samplers = [loader.batch_sampler, sampler_of(loader), loader.sampler]
     for sampler in samplers:
-        if sampler is None:
+        if sampler is None or seeds_each_epoch(sampler):
             continue
         generator = getattr(sampler, "generator", None)
         if generator is None and _draws_globally(sampler):
@@ -116,6 +117,13 @@ class Generators:
             raise StateMismatchError.explained(
                 f"the state of a generator does not fit this loader's: {error}"
             ) from None
+
+    def texts_with_global_now(self, texts: list[str]) -> list[str]:
+        """The same states, but that of the global generator as it is now."""
+        return [
+            as_text(self.global_state()) if generator is torch.default_generator else text
+            for generator, text in zip(self._generators, texts, strict=True)
+        ]
 
     @staticmethod
     def global_state() -> bytes:

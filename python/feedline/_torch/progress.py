@@ -83,6 +83,9 @@ class Progress:
         # Samples of all ranks that were done when the epoch was divided among others.
         self._begun_at = 0
         self._settings: dict[str, Any] | None = None
+        # The epoch of a sampler with `set_epoch` when this epoch was begun. Accelerate's counts on by itself
+        # once it has given its last index, while batches are still on their way to the consumer.
+        self._sampler_epoch: int | None = None
         # What batches have told about the data set, until the consumer has them.
         self._notes: deque[tuple[int, int | None, int, DatasetPlace | None]] = deque()
         self._places: dict[int, DatasetPlace] = {}
@@ -93,7 +96,6 @@ class Progress:
         self._unbroken = 0
         # How the newest epochs began, for `replay`.
         self._starts: dict[int, EpochStart] = {}
-        self._sampler_epoch: int | None = None
 
     # ---- an epoch begins ----
 
@@ -126,10 +128,7 @@ class Progress:
         """Called before torch draws anything for an epoch."""
         self._generators = of_loader(loader)
         self._settings = self.settings(loader)
-        sampler = sampler_of(loader)
-        epoch = getattr(sampler, "epoch", None)
-        has_epochs = isinstance(epoch, int) and callable(getattr(sampler, "set_epoch", None))
-        self._sampler_epoch = epoch if has_epochs else None
+        self._sampler_epoch = _epoch_of(loader)
         state = self._loaded
         self.is_begun = False
         self._initial = None
@@ -372,7 +371,12 @@ class Progress:
         if loader.batch_size is None and loader.batch_sampler is not None:
             settings["batch_sampler"] = type(loader.batch_sampler).__qualname__
             settings["batch_size"] = getattr(loader.batch_sampler, "batch_size", None)
-        for name in ("num_replicas", "rank", "seed", "shuffle", "replacement", "num_samples"):
+            # Accelerate divides batches among processes.
+            for name in ("num_processes", "process_index", "split_batches", "even_batches"):
+                value = getattr(loader.batch_sampler, name, None)
+                if isinstance(value, (int, bool)):
+                    settings[name] = value
+        for name in ("num_replicas", "rank", "seed", "initial_seed", "shuffle", "replacement", "num_samples"):
             value = getattr(sampler, name, None)
             # How many samples a rank has follows from the others.
             if isinstance(value, (int, bool)) and not (name == "num_samples" and "rank" in settings):
@@ -399,11 +403,32 @@ class Progress:
         if self._settings is None:
             self._settings = self.settings(loader)
         state = self._between(loader) if not self.is_begun else self._within(loader)
-        epoch = getattr(sampler_of(loader), "epoch", None)
-        if isinstance(epoch, int) and hasattr(sampler_of(loader), "set_epoch"):
+        epoch = self._sampler_epoch if self.is_begun else _epoch_of(loader)
+        if epoch is not None:
             state["sampler_epoch"] = epoch
         state["settings"] = self._settings
         return sealed(state)
+
+    def refreshed(self, loader: DataLoader[Any], taken: dict[str, Any]) -> dict[str, Any]:
+        """A state that was taken at the last batch, with the global generators as they are now: since then, a
+        model may have drawn from them."""
+        if self._given is not None:
+            return copy.deepcopy(taken)
+        state = opened(taken)
+        drawn = state["random"]
+        if state["is_begun"]:
+            if "global" in drawn:
+                drawn["global"] = as_text(Generators.global_state())
+            if "others_now" in drawn:
+                drawn["others_now"] = GlobalStates.texts()
+        else:
+            generators = of_loader(loader)
+            if len(generators) == len(drawn["now"]):
+                drawn["now"] = generators.texts_with_global_now(drawn["now"])
+            if "others" in drawn:
+                drawn["others"] = GlobalStates.texts()
+        added = {key: value for key, value in taken.items() if str(key).startswith("_")}
+        return {**sealed(state), **added}
 
     def _between(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """Between two epochs."""
@@ -542,3 +567,10 @@ def _place_before(loader: DataLoader[Any]) -> DatasetPlace | None:
         with contextlib.suppress(Exception):
             found = dataset_state(loader.dataset)
     return None if found is None else DatasetPlace(state=found, is_new=True)
+
+
+def _epoch_of(loader: DataLoader[Any]) -> int | None:
+    """What `set_epoch` was called with last, if the sampler has it."""
+    sampler = sampler_of(loader)
+    epoch = getattr(sampler, "epoch", None)
+    return epoch if isinstance(epoch, int) and hasattr(sampler, "set_epoch") else None

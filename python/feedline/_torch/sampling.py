@@ -15,10 +15,12 @@ from torch.utils.data.distributed import DistributedSampler
 from feedline._torch.elastic import rest_of_rank
 from feedline._torch.state import from_plain, plain
 
-__all__ = ["SamplerReader", "draws_elsewhere", "is_stateful", "sampler_of"]
+__all__ = ["SamplerReader", "draws_elsewhere", "is_stateful", "sampler_of", "seeds_each_epoch"]
 
 # Samplers that are known to have no state of their own, and to draw from torch's generators alone.
 _TORCHS = (RandomSampler, SequentialSampler, DistributedSampler, _InfiniteConstantSampler)
+# How many batch samplers may be inside of one another.
+_NESTED = 8
 
 
 def is_stateful(thing: object) -> bool:
@@ -29,10 +31,22 @@ def is_stateful(thing: object) -> bool:
 
 
 def sampler_of(loader: Any) -> Any:
-    """What gives the indices of samples: the sampler inside a batch sampler, if there is one."""
+    """What gives the indices of samples: the sampler inside a batch sampler, if there is one. Accelerate puts
+    one batch sampler around another, to divide batches among processes or to skip some."""
     if loader.batch_sampler is None:
         return loader.sampler
-    return getattr(loader.batch_sampler, "sampler", loader.batch_sampler)
+    batches = loader.batch_sampler
+    for _ in range(_NESTED):
+        if getattr(batches, "sampler", None) is not None or getattr(batches, "batch_sampler", None) is None:
+            break
+        batches = batches.batch_sampler
+    return getattr(batches, "sampler", batches)
+
+
+def seeds_each_epoch(sampler: object) -> bool:
+    """Whether the order is given by the epoch and a seed, as with Accelerate's `SeedableRandomSampler`. Its
+    generator is seeded anew in each epoch, and created in the first, so that its state says nothing."""
+    return all(hasattr(sampler, name) for name in ("initial_seed", "epoch", "set_epoch"))
 
 
 def is_torchs(sampler: object) -> bool:

@@ -138,7 +138,16 @@ def sealed(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def text_of(state: Mapping[str, Any]) -> str:
-    return json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return json.dumps(state, sort_keys=True, separators=(",", ":"), allow_nan=False, default=_number)
+
+
+def _number(value: Any) -> bool | int | float:
+    """A number of NumPy or JAX as Python's: libraries that save states may return them."""
+    if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
+        number = value.item()
+        if isinstance(number, (bool, int, float)):
+            return number
+    raise TypeError(f"{type(value).__qualname__} is not plain data")
 
 
 def _checksum(state: Mapping[str, Any]) -> int:
