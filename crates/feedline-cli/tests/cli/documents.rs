@@ -57,5 +57,5 @@ fn the_page_of_commands_shows_what_they_print() {
             shown += 1;
         }
     }
-    assert_eq!(shown, 8);
+    assert_eq!(shown, 9);
 }

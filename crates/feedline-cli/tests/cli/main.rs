@@ -10,6 +10,7 @@ mod data;
 mod doctor;
 mod documents;
 mod index;
+mod replay;
 mod show;
 mod state;
 mod verify;
