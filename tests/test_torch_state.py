@@ -4,6 +4,7 @@ was not interrupted would have delivered."""
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
 from typing import Any
 
@@ -527,6 +528,41 @@ def test_a_state_before_the_first_batch_brings_a_data_set_back_that_is_its_own_i
     assert whole == [list(range(first, first + 5)) for first in range(0, 20, 5)]
     loader.load_state_dict(state)
     assert [batch.tolist() for batch in loader] == whole
+
+
+class CountsIterations(StatefulStream):
+    """Counts how often all processes together have begun to iterate."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.begun = multiprocessing.Value("i", 0)
+
+    def __iter__(self) -> Any:
+        with self.begun.get_lock():
+            self.begun.value += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_a_continued_epoch_iterates_once_over_the_data_set_in_each_process(workers: int, epochs: int) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(data, batch_size=2, num_workers=workers, persistent_workers=workers > 0)
+
+    data = CountsIterations(16)
+    loader = make()
+    run(loader, epochs)
+    if epochs == 0:
+        batches = iter(loader)
+        # A batch of each worker, so that each of them has a state.
+        for _ in range(2):
+            next(batches)
+    state = loader.state_dict()
+    again = make()
+    data.begun.value = 0
+    again.load_state_dict(state)
+    assert run(again, 1) != [[]]
+    assert data.begun.value == max(1, workers)
 
 
 class Unsaveable(IterableDataset[int]):

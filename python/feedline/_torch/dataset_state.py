@@ -88,7 +88,7 @@ def restore(dataset: Any, iterator: Any, place: DatasetPlace, reach: Callable[[i
         iterator.load_state_dict(from_plain(state["iterator"]))
     begun: Iterator[Any] = iterator
     if place.is_new:
-        return iter(dataset) if state else begun
+        return iter(dataset) if "iterator" in state else begun
     if place.has_ended and state:
         return iter(())
     for number in range(place.state_drawn, place.drawn):

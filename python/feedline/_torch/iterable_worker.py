@@ -38,7 +38,9 @@ class IterableWorker(BatchWorker):
     def _begin(self) -> None:
         self._drawn = 0
         self._first_state = self._draws.state()
-        self._take(iter(self._dataset))
+        # Iterating may be expensive, so it is begun once: after the data set has its state, if it gets one.
+        if self._is_placed or self._start is None or self._start.state is None:
+            self._take(iter(self._dataset))
         self._is_exhausted = False
 
     def _take(self, iterator: Iterator[Any]) -> None:
@@ -170,7 +172,7 @@ class IterableWorker(BatchWorker):
             super()._return_to(iterable)
             return
         drawn, self._is_exhausted, seed, first_state, start = iterable
-        self._start, self._is_placed = start, True
+        self._start, self._is_placed = start, start is None or self._is_exhausted
         if self._is_exhausted:
             return
         self._draws.restore(first_state)
@@ -178,7 +180,7 @@ class IterableWorker(BatchWorker):
             self._shared_seed = seed
             self._share(seed)
         self._begin()
-        if start is not None:
+        if not self._is_placed:
             self._go_to_place()
         for offset in range(self._drawn, drawn):
             self._connection.reach(offset)
