@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import feedline as fl
+import killed
 import numpy as np
 import pytest
 import shards
-from feedline.errors import StateMismatchError
+from feedline.errors import StateMismatchError, WorkerDiedWarning
 from feedline.testing import assert_elastic, assert_resumes_exactly
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -236,6 +239,87 @@ def test_users_can_check_their_own_functions() -> None:
 
     assert_elastic(make, [1, 2, 3], samples=index_of, may_repeat=True)
     assert_resumes_exactly(lambda: make(1, 2))
+
+
+def drawn_in_workers(workers: int, function: Any) -> fl.Loader:
+    pipeline = numbers(40).shuffle(7).map(function)
+    return pipeline.batch(4, index=True).loader(threads=1, workers=workers)
+
+
+def rows(batch: dict[str, Any]) -> list[list[int]]:
+    return [np.asarray(batch[name]).tolist() for name in ("index", "x", "drawn")]
+
+
+def test_a_run_that_is_resumed_three_times_does_not_depend_on_the_workers() -> None:
+    def draw(sample: dict[str, Any], random: np.random.Generator) -> dict[str, Any]:
+        return {**sample, "drawn": random.integers(1 << 60)}
+
+    with drawn_in_workers(1, draw) as loader:
+        whole = [rows(batch) for _ in range(2) for batch in loader]
+    received: list[Any] = []
+    state: Any = None
+    # Before the first batch, in the middle, behind the last batch of an epoch, and in the next one.
+    for workers, stop in ((2, 0), (8, 3), (1, 10), (2, 13), (3, 20)):
+        with drawn_in_workers(workers, draw) as loader:
+            if state is not None:
+                loader.load_state_dict(json.loads(json.dumps(state)))
+            while len(received) < stop:
+                for batch in loader:
+                    received.append(rows(batch))
+                    if len(received) == stop:
+                        break
+            state = loader.state_dict()
+    assert received == whole
+
+
+def test_a_worker_that_is_killed_in_a_resumed_epoch_changes_nothing(tmp_path: Path) -> None:
+    fatal, armed = 0, tmp_path / "armed"
+
+    def draw(sample: dict[str, Any], random: np.random.Generator) -> dict[str, Any]:
+        if int(sample["x"]) == fatal and armed.exists():
+            armed.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {**sample, "drawn": random.integers(1 << 60)}
+
+    with drawn_in_workers(2, draw) as loader:
+        whole = [rows(batch) for batch in loader]
+    with drawn_in_workers(2, draw) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    fatal = whole[5][1][0]
+    armed.touch()
+    with drawn_in_workers(2, draw) as loader:
+        loader.load_state_dict(state)
+        with pytest.warns(WorkerDiedWarning):
+            assert [rows(batch) for batch in loader] == whole[1:]
+        assert len(loader.deaths) == 1
+
+
+TRAINER = """
+import time
+import feedline as fl
+import numpy as np
+
+def draw(sample, random):
+    time.sleep(0.001)
+    return {**sample, "drawn": random.integers(1 << 60)}
+
+def make_loader(workers):
+    pipeline = fl.arrays({"x": np.arange(120)}).shuffle(4).map(draw)
+    return pipeline.batch(3, index=True).loader(threads=1, workers=workers)
+
+def plain(batch):
+    return {name: np.asarray(batch[name]).tolist() for name in ("index", "x", "drawn")}
+"""
+
+
+@pytest.mark.timeout(killed.TIMEOUT)
+def test_a_trainer_that_is_killed_again_and_again_receives_the_same(tmp_path: Path) -> None:
+    chance = killed.printed_chance()
+    whole = killed.received(TRAINER, tmp_path / "whole", 1, 0, chance)
+    assert [index for _, batch in whole[:40] for index in batch["x"]] != list(range(120))
+    assert sorted(index for _, batch in whole[:40] for index in batch["x"]) == list(range(120))
+    assert killed.received(TRAINER, tmp_path / "killed", 2, killed.KILLS, chance) == whole
 
 
 class Wrong:

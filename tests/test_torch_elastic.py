@@ -81,6 +81,13 @@ def test_no_sample_is_lost_or_repeated_but_to_make_ranks_even(seed: int) -> None
         assert order[count - done :] == whole[: len(order) - (count - done)]
 
 
+def test_two_ranks_become_one_and_then_four() -> None:
+    two, state = taken(ranks_of(2, None, 96, 4), 5)
+    one, state = taken(ranks_of(1, state, 96, 4), 3)
+    four = [[int(index) for batch in loader for index in batch] for loader in ranks_of(4, state, 96, 4)]
+    assert sorted(index for rank in (*two, *one, *four) for index in rank) == list(range(96))
+
+
 def test_the_next_epoch_is_that_of_the_new_world() -> None:
     _, state = taken(ranks_of(3, None, 50, 4), 2)
     loaders = ranks_of(2, state, 50, 4)

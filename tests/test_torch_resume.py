@@ -3,17 +3,17 @@ that was never stopped; and the frameworks save and load the loader's state."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import feedline as fl
+import killed
 import numpy as np
 import pytest
 import torch
@@ -51,6 +51,7 @@ class Stream(IterableDataset[int]):
         yield from range(worker, self.count, workers)
 
 
+EXAMPLES = int(os.environ.get("FEEDLINE_EXAMPLES", "25"))
 WORKERS = st.sampled_from([0, 0, 0, 1, 2, 5])
 
 
@@ -136,18 +137,95 @@ def stopped_run(plan: dict[str, Any], epochs: int) -> list[list[Any]]:
 
 @given(plans())
 @settings(
-    max_examples=int(os.environ.get("FEEDLINE_EXAMPLES", "25")),
+    max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,
 )
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 + 10 * EXAMPLES)
 def test_a_run_that_is_stopped_anywhere_delivers_the_same(plan: dict[str, Any]) -> None:
     assert stopped_run(plan, 3) == whole_run(plan, 3)
 
 
+class Countdown:
+    """Kills the process that makes a certain sample, counted in all processes from when it is set."""
+
+    def __init__(self) -> None:
+        self.left = multiprocessing.Value("i", 0)
+
+    def step(self) -> None:
+        with self.left.get_lock():
+            self.left.value -= 1
+            is_now = self.left.value == 0
+        if is_now:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class MortalNumbers(Numbers):
+    def __init__(self, countdown: Countdown) -> None:
+        super().__init__(60, frozenset())
+        self.countdown = countdown
+
+    def __getitem__(self, index: int) -> Any:
+        self.countdown.step()
+        return super().__getitem__(index)
+
+
+class MortalStream(Stream):
+    def __init__(self, countdown: Countdown) -> None:
+        super().__init__(60)
+        self.countdown = countdown
+
+    def __iter__(self) -> Any:
+        for number in super().__iter__():
+            self.countdown.step()
+            yield number
+
+
+class StatefulMortalStream(MortalStream):
+    at, resumed = 0, 0
+
+    def __iter__(self) -> Any:
+        self.at, self.resumed = self.resumed, 0
+        for number in itertools.islice(Stream.__iter__(self), self.at, None):
+            self.countdown.step()
+            self.at += 1
+            yield number
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.resumed = state["at"]
+
+
+@pytest.mark.parametrize("samples", [3, 30])
+@pytest.mark.parametrize("kind", [MortalNumbers, MortalStream, StatefulMortalStream])
+def test_a_worker_that_is_killed_in_a_continued_epoch_changes_nothing(kind: Any, samples: int) -> None:
+    is_map = kind is MortalNumbers
+
+    def make(data: Any, seed: int = 5) -> DataLoader[Any]:
+        torch.manual_seed(seed)
+        seeding = "sample" if is_map else "worker"
+        return DataLoader(data, batch_size=4, num_workers=2, shuffle=is_map, seeding=seeding)
+
+    countdown = Countdown()
+    loader = make(kind(countdown))
+    whole = [batch.tolist() for batch in loader]
+    batches = iter(loader := make(kind(countdown)))
+    received = [next(batches).tolist() for _ in range(5)]
+    state = loader.state_dict()
+    del batches
+    again = make(kind(countdown), seed=99)
+    again.load_state_dict(state)
+    countdown.left.value = samples
+    received += [batch.tolist() for batch in again]
+    assert [death.signal for death in again.deaths] == ["SIGKILL"]
+    assert received == whole
+
+
 TRAINER = """
-import json, os, sys, time
+import time
 import torch
 from torch.utils.data import Dataset
 from feedline.torch import DataLoader
@@ -159,60 +237,16 @@ class Slow(Dataset):
         time.sleep(0.001)
         return torch.tensor([index, torch.rand(()).item()])
 
-def main(folder, workers):
+def make_loader(workers):
     torch.manual_seed(4)
-    loader = DataLoader(Slow(), batch_size=3, shuffle=True, num_workers=workers, seeding="sample")
-    saved = os.path.join(folder, "saved.json")
-    received, epoch = [], 0
-    if os.path.exists(saved):
-        with open(saved) as file:
-            state, received, epoch = json.load(file)
-        loader.load_state_dict(state)
-    while epoch < 2:
-        for batch in loader:
-            received.append([epoch, batch.tolist()])
-            with open(saved + ".new", "w") as file:
-                json.dump([loader.state_dict(), received, epoch], file)
-            os.replace(saved + ".new", saved)
-        epoch += 1
-        with open(saved + ".new", "w") as file:
-            json.dump([loader.state_dict(), received, epoch], file)
-        os.replace(saved + ".new", saved)
+    return DataLoader(Slow(), batch_size=3, shuffle=True, num_workers=workers, seeding="sample")
 
-main(sys.argv[1], int(sys.argv[2]))
+plain = torch.Tensor.tolist
 """
 
 
-def trained(folder: Path, workers: int, kills: int, chance: random.Random) -> list[Any]:
-    """What a trainer has received that is killed so often while it runs."""
-    program = folder / "trainer.py"
-    program.write_text(TRAINER)
-    saved = folder / "saved.json"
-    command = [sys.executable, str(program), str(folder), str(workers)]
-    for _ in range(kills):
-        before = saved.read_bytes() if saved.exists() else b""
-        process = subprocess.Popen(command, start_new_session=True)
-        deadline = time.monotonic() + 120
-        # It has begun, and gone on: then it may be killed at any moment.
-        while process.poll() is None and time.monotonic() < deadline:
-            if saved.exists() and saved.read_bytes() != before:
-                break
-            time.sleep(0.005)
-        time.sleep(chance.random() * 0.1)
-        process.send_signal(signal.SIGKILL)
-        process.wait(60)
-    subprocess.run(command, check=True, timeout=240)
-    received: list[Any] = json.loads(saved.read_text())[1]
-    return received
-
-
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(killed.TIMEOUT)
 def test_a_trainer_that_is_killed_again_and_again_receives_the_same(tmp_path: Path) -> None:
-    seed = int(os.environ.get("FEEDLINE_SEED", "0")) or random.randrange(2**32)
-    print("seed", seed)
-    chance = random.Random(seed)
-    (tmp_path / "whole").mkdir()
-    (tmp_path / "killed").mkdir()
-    whole = trained(tmp_path / "whole", 0, 0, chance)
-    kills = int(os.environ.get("FEEDLINE_KILLS", "4"))
-    assert trained(tmp_path / "killed", 1, kills, chance) == whole
+    chance = killed.printed_chance()
+    whole = killed.received(TRAINER, tmp_path / "whole", 0, 0, chance)
+    assert killed.received(TRAINER, tmp_path / "killed", 1, killed.KILLS, chance) == whole

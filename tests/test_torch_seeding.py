@@ -16,6 +16,9 @@ from feedline.errors import FeedlineWarning, InvalidArgumentError
 from feedline.torch import DataLoader
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
+# torch warns of more workers than the machine has processors.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
 
 def draws() -> list[float]:
     normal = [random.gauss(0, 1), np.random.standard_normal(), float(torch.randn(()))]
@@ -99,6 +102,23 @@ def test_a_run_that_is_continued_draws_the_same() -> None:
     torch.manual_seed(99)
     other.load_state_dict(state)
     assert batches(other) == [alone[0][3:], alone[1]]
+
+
+def test_a_run_that_goes_on_with_2_8_and_no_workers_draws_the_same() -> None:
+    alone = batches(make(0), 1)[0]
+    received: list[Any] = []
+    state: dict[str, Any] | None = None
+    for workers, stop in ((2, 1), (8, 3), (0, 6)):
+        loader = make(workers)
+        if state is not None:
+            torch.manual_seed(99)
+            loader.load_state_dict(state)
+        for batch in loader:
+            received.append([part.tolist() for part in batch])
+            state = loader.state_dict()
+            if len(received) == stop:
+                break
+    assert received == alone
 
 
 def test_persistent_workers_draw_others_in_each_epoch() -> None:
