@@ -225,7 +225,7 @@ def test_a_worker_that_is_killed_in_a_continued_epoch_changes_nothing(kind: Any,
 
 
 TRAINER = """
-import time
+import os, sys, time
 import torch
 from torch.utils.data import Dataset
 from feedline.torch import DataLoader
@@ -238,7 +238,8 @@ class Slow(Dataset):
         return torch.tensor([index, torch.rand(()).item()])
 
 def make_loader(workers):
-    torch.manual_seed(4)
+    # A trainer that goes on has other random numbers.
+    torch.manual_seed(os.getpid() if os.path.exists(sys.argv[1] + "/saved.json") else 4)
     return DataLoader(Slow(), batch_size=3, shuffle=True, num_workers=workers, seeding="sample")
 
 plain = torch.Tensor.tolist
