@@ -14,6 +14,7 @@ import torch
 from feedline.errors import StateMismatchError
 from feedline.torch import DataLoader, StatefulDataLoader
 from torch.utils.data import Dataset
+from torch.utils.data.distributed import DistributedSampler
 
 lightning = pytest.importorskip("lightning")
 accelerate = pytest.importorskip("accelerate")
@@ -54,7 +55,13 @@ class Network(lightning.LightningModule):  # type: ignore[name-defined,misc]
 
 
 def fit(
-    folder: Path, stop: int | None, resumes: str | None, *, asks_early: bool = False, every: int = 3
+    folder: Path,
+    stop: int | None,
+    resumes: str | None,
+    *,
+    asks_early: bool = False,
+    every: int = 3,
+    ranks: int | None = None,
 ) -> list[tuple[int, list[float]]]:
     torch.manual_seed(7)
     network = Network(stop, asks_early)
@@ -69,7 +76,9 @@ def fit(
         enable_model_summary=False,
         callbacks=[checkpoints],
     )
-    loader: DataLoader[Any] = DataLoader(Numbers(), batch_size=4, shuffle=True)
+    data = Numbers()
+    sampler: Any = None if ranks is None else DistributedSampler(data, num_replicas=ranks, rank=0)
+    loader: DataLoader[Any] = DataLoader(data, batch_size=4, shuffle=ranks is None, sampler=sampler)
     try:
         trainer.fit(network, loader, ckpt_path=resumes)
     except (KeyboardInterrupt, SystemExit):
@@ -88,6 +97,18 @@ def test_lightning_resumes_in_the_middle_of_an_epoch(tmp_path: Path, asks_early:
     path = str(tmp_path / "stopped" / f"step={step}.ckpt")
     rest = fit(tmp_path / "rest", None, path, asks_early=asks_early, every=every)
     assert rest == whole[step:]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("before", "step", "now"), [(2, 3, 1), (2, 5, 1), (1, 6, 2), (1, 10, 2)])
+def test_lightning_goes_on_with_another_number_of_ranks(
+    tmp_path: Path, before: int, step: int, now: int
+) -> None:
+    """In the middle of an epoch, and behind its last batch."""
+    whole = fit(tmp_path / "whole", None, None, ranks=now)
+    fit(tmp_path / "stopped", step + 1, None, every=step, ranks=before)
+    rest = fit(tmp_path / "rest", None, str(tmp_path / "stopped" / f"step={step}.ckpt"), ranks=now)
+    assert rest == whole[step * before // now :]
 
 
 @pytest.mark.timeout(300)

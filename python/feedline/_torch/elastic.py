@@ -3,6 +3,7 @@ one permutation for all ranks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from feedline.errors import StateMismatchError
 
-__all__ = ["rest_of_rank", "why_not_elastic", "with_other_ranks"]
+__all__ = ["batches_of_rest", "rest_of_rank", "why_not_elastic", "with_other_ranks"]
 
 _WORLD = ("num_replicas", "rank")
 
@@ -68,3 +69,13 @@ def rest_of_rank(sampler: DistributedSampler[Any], done: int) -> list[int]:
         missing = -len(rest) % ranks
         rest += (order * -(-missing // max(1, len(order))))[:missing]
     return rest[sampler.rank :: ranks]
+
+
+def batches_of_rest(
+    sampler: DistributedSampler[Any], done: int, batch_size: int | None, *, drop_last: bool
+) -> int:
+    """How many batches `rest_of_rank` has."""
+    left = max(0, len(sampler.dataset) - done) / sampler.num_replicas  # type: ignore[arg-type]
+    samples = math.floor(left) if sampler.drop_last else math.ceil(left)
+    batches = samples / (batch_size or 1)
+    return math.floor(batches) if drop_last else math.ceil(batches)

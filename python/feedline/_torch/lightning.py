@@ -1,8 +1,9 @@
-"""Makes Lightning continue from the state of a loader in two cases in which it would not.
+"""Makes Lightning continue from the state of a loader in three cases in which it would not.
 
 It asks a loader for its length before it restores the checkpoint if `configure_optimizers` uses
 `trainer.estimated_stepping_batches`: then it would not load the state at all. And it does not ask for a batch
-behind the last one of an epoch: a state that was saved there continues with the next epoch."""
+behind the last one of an epoch: a state that was saved there continues with the next epoch. And it counts
+the batches of an epoch itself: with another number of ranks, other batches are left than it believes."""
 
 from __future__ import annotations
 
@@ -46,8 +47,22 @@ def _marked(load_states: Any, kind: type) -> Any:
     @functools.wraps(load_states)
     def load(loop: Any) -> None:
         load_states(loop)
-        for loader in () if loop._combined_loader is None else loop._combined_loader.flattened:
+        loaders = [] if loop._combined_loader is None else loop._combined_loader.flattened
+        for loader in loaders:
             if isinstance(loader, kind):
                 loader._skips_empty_rest = True  # type: ignore[attr-defined]
+        if len(loaders) == 1 and isinstance(loaders[0], kind):
+            _recount(loop, loaders[0])
 
     return load
+
+
+def _recount(loop: Any, loader: Any) -> None:
+    """Counts as many batches of the epoch as done as these ranks would have had."""
+    left = loader._loader_state.progress.left_of_divided(loader)
+    if left is None:
+        return
+    counts = loop.epoch_loop.batch_progress.current
+    more = len(loader) - left - counts.ready
+    for name in ("ready", "started", "processed", "completed"):
+        setattr(counts, name, getattr(counts, name) + more)

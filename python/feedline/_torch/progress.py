@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 
 from feedline._native import BatchEngine
 from feedline._torch.dataset_state import DatasetPlace, dataset_state, load_dataset
-from feedline._torch.elastic import why_not_elastic, with_other_ranks
+from feedline._torch.elastic import batches_of_rest, why_not_elastic, with_other_ranks
 from feedline._torch.generators import Generators, GlobalStates, as_text, of_loader
 from feedline._torch.replay import EpochStart
 from feedline._torch.sampling import SamplerReader, draws_elsewhere, is_stateful, sampler_of
@@ -168,11 +168,22 @@ class Progress:
 
     def is_at_end(self, loader: DataLoader[Any]) -> bool:
         """Whether a state was loaded that is behind the last batch of an epoch."""
-        state = self._loaded
+        state, left = self._loaded, self.left_of_divided(loader)
+        if left is not None:
+            return left == 0
         try:
             return state is not None and state["is_begun"] and bool(state["batches"] >= len(loader))
         except TypeError:
             return False
+
+    def left_of_divided(self, loader: DataLoader[Any]) -> int | None:
+        """How many batches are left, if a state was loaded of an epoch that other ranks have begun."""
+        state = self._loaded
+        if state is None or not state["is_begun"] or not state.get("begun_at"):
+            return None
+        size = state["settings"]["batch_size"]
+        rest = batches_of_rest(sampler_of(loader), state["begun_at"], size, drop_last=loader.drop_last)
+        return max(0, rest - int(state["batches"]))
 
     def base_seed(self, drawn: int) -> int:
         """The seed of the workers of a new iterator, for which torch has drawn one."""
