@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import random
 import re
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -379,3 +381,67 @@ def test_what_cannot_be_made_again_is_refused_with_advice() -> None:
         loader.replay(index=2, epoch=3)
     with pytest.raises(InvalidArgumentError, match="give either batch= or index="):
         loader.replay()
+
+
+# ---- the command line ----
+
+TRAIN = """
+import feedline as fl
+import numpy as np
+import os
+
+def check(sample):
+    if int(sample["x"]) in (3, 5) and not (int(sample["x"]) == 3 and "FIXED" in os.environ):
+        raise ValueError(f"sample {sample['x']} is bad")
+    return sample
+
+def make_loader():
+    pipeline = fl.arrays({"x": np.arange(8)}).map(check).batch(2)
+    return pipeline.loader(workers=1, faults=fl.FaultPolicy("skip", limit=None, quarantine="bad.jsonl"))
+
+def wrong():
+    return 7
+
+if __name__ == "__main__":
+    list(make_loader())
+"""
+
+
+def command(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.timeout(900)
+def test_a_quarantine_file_is_replayed_with_the_code_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    assert command(tmp_path, "train.py").returncode == 0
+    replay = ("-m", "feedline", "replay", "bad.jsonl")
+    alone = command(tmp_path, *replay)
+    assert alone.returncode == 2, alone.stdout
+    assert "ValueError was raised by your code, which needs --loader" in alone.stdout
+
+    again = command(tmp_path, *replay, "--loader", "train:make_loader")
+    assert again.returncode == 1, again.stderr
+    assert "sample 3 of epoch 0: still bad: ValueError: sample 3 is bad" in again.stdout
+    assert again.stdout.endswith("2 of 2 samples still bad\n")
+    assert "in check" in again.stderr
+
+    fixed = command(tmp_path, *replay, "--loader=train.py:make_loader", "--index", "3", FIXED="1")
+    assert (fixed.returncode, fixed.stdout) == (
+        0,
+        "sample 3 of epoch 0: good now\n0 of 1 sample still bad\n",
+    )
+    wrong = command(tmp_path, *replay, "--loader", "train:wrong")
+    assert wrong.returncode == 2
+    assert "returned 7, which has no replay()" in wrong.stderr
+    debugged = command(tmp_path, *replay, "--loader", "train:make_loader", "--index", "5", "--pdb")
+    # Its debugger stops in the function of the user; there is no input, so it ends.
+    assert "-> raise ValueError" in debugged.stdout

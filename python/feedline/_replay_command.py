@@ -35,7 +35,8 @@ def run(arguments: list[str]) -> int:
         return _failed(f"--loader {given.loader} returned {described(loader)}, which has no replay()")
     lines = [line for line in _lines(given.file) if given.index is None or line["index"] == given.index]
     bad = sum(not _is_good(loader, line, in_debugger=given.pdb) for line in lines)
-    print(f"{bad} of {len(lines)} sample{'' if len(lines) == 1 else 's'} are still bad")
+    total = "1 sample" if len(lines) == 1 else f"{len(lines)} samples"
+    print(f"{bad} of {total} still bad")
     return 1 if bad else 0
 
 

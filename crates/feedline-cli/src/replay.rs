@@ -19,10 +19,9 @@ use crate::show::examine;
 /// with the random numbers of its epoch.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    feedline replay bad.jsonl                                which files and records are still bad\n  \
-    feedline replay bad.jsonl --loader train:make_loader     make_loader() of train.py makes the loader\n  \
-    feedline replay bad.jsonl --loader train:make_loader --index 48213 --pdb\n                                                           \
-    one sample, in the debugger\n\n\
+    feedline replay bad.jsonl                              which files and records are still bad\n  \
+    feedline replay bad.jsonl --loader train:make_loader   with make_loader() of train.py\n  \
+    feedline replay bad.jsonl --loader train:make_loader --index 48213 --pdb\n\n\
     Exit codes: 0 all samples are good now, 1 some are still bad, 2 could not run.")]
 pub(crate) struct Replay {
     /// A quarantine file, as FaultPolicy(quarantine=...) writes it, or a folder of such files
@@ -46,7 +45,7 @@ pub(crate) struct Replay {
 enum Found {
     Good(String),
     Bad(String),
-    /// The user's code is needed.
+    /// The user's code is needed, or the sample is not in a file.
     NeedsLoader,
 }
 
@@ -64,7 +63,10 @@ impl Replay {
         }
         if let Some(loader) = &self.loader {
             // The Python part goes on after this.
-            if loader.split_once(':').is_none_or(|(module, name)| module.is_empty() || name.is_empty()) {
+            if loader
+                .split_once(':')
+                .is_none_or(|(module, name)| module.is_empty() || name.is_empty())
+            {
                 let message = format!("--loader must be MODULE:FUNCTION, got {loader:?}");
                 return Err(Error::new(Kind::InvalidArgument, message)
                     .with_hint("for example --loader train:make_loader"));
@@ -90,14 +92,20 @@ impl Replay {
             print_result(format_args!("{name} of epoch {epoch}{place}: {what}"))?;
         }
         let total = counted(lines.len() as u64, "sample", "samples");
-        print_result(format_args!("{bad} of {total} are still bad"))?;
+        print_result(format_args!("{bad} of {total} still bad"))?;
         if unknown > 0 {
             print_note(format_args!(
                 "hint: feedline replay {} --loader train:make_loader makes the others with your code",
                 self.file.display()
             ));
         }
-        Ok(if bad > 0 { 1 } else if unknown == lines.len() { 2 } else { 0 })
+        Ok(if bad > 0 {
+            1
+        } else if unknown == lines.len() {
+            2
+        } else {
+            0
+        })
     }
 }
 

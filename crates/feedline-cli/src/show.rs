@@ -121,7 +121,7 @@ impl Show {
     }
 }
 
-/// What a file, or a record of it, contains now, in one line; or what is wrong with it.
+/// What an image, or a record of a shard, contains now, in one line; or what is wrong with it.
 pub(crate) fn examine(
     path: &Path,
     record: Option<u64>,
@@ -131,8 +131,8 @@ pub(crate) fn examine(
     let Some(number) = record else {
         let data = file::read_bytes(path)
             .map_err(|error| what(Error::io(Kind::Read, "reading the file", error)))?;
-        let (shown, is_corrupt) = summary(&data);
-        return if is_corrupt { Err(shown) } else { Ok(shown) };
+        let decoded = Examiner::default().picture(&data, Depth::Pixels, &mut Tally::default());
+        return decoded.and_then(|()| picture(&data)).map_err(what);
     };
     let format = match reading.file_format(path).map_err(what)? {
         FileFormat::Image => return examine(path, None, reading),

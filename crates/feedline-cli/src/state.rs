@@ -1,5 +1,7 @@
 //! `feedline state`: shows what a saved state contains, and what differs from a data set or another state.
 
+mod torch_state;
+
 use clap::Args;
 use feedline_core::error::{Error, Kind, Result};
 use feedline_core::loader;
@@ -53,7 +55,11 @@ enum Other {
 
 impl State {
     pub(crate) fn run(&self) -> Result<i32> {
-        let states = read(&self.file)?;
+        let text = read_text(&self.file)?;
+        if let Some(state) = torch_state::TorchState::parse(&text)? {
+            return self.show_torch(&state);
+        }
+        let states = parse(&self.file, &text)?;
         let other = match &self.against {
             Some(path) => Some(self.other(path, &states[0])?),
             None => None,
@@ -83,11 +89,35 @@ impl State {
         Ok(i32::from(found.iter().any(|found| !found.is_empty())))
     }
 
+    /// The state of a torch loader, which another state of one can be compared with.
+    fn show_torch(&self, state: &torch_state::TorchState) -> Result<i32> {
+        let found = match &self.against {
+            Some(path) => {
+                let other =
+                    torch_state::TorchState::parse(&read_text(path)?)?.ok_or_else(|| {
+                        let message = format!("{} is not a state of a torch loader", shown(path));
+                        Error::new(Kind::InvalidArgument, message)
+                            .with_hint("compare it with another state, saved in a file NAME.json")
+                    })?;
+                state.differences(&other)
+            }
+            None => Vec::new(),
+        };
+        if self.json {
+            let differences = self.against.as_ref().map(|_| differences_as_json(&found));
+            print_result(state.as_json(differences))?;
+        } else {
+            state.print()?;
+            self.print_differences(&found)?;
+        }
+        Ok(i32::from(!found.is_empty()))
+    }
+
     /// What the state is compared with: a state if the file is one, or else data of the kind that the state is of.
     fn other(&self, path: &Path, state: &RunState) -> Result<Other> {
         let is_json = path.extension().is_some_and(|extension| extension == "json");
         if is_json && !file::is_folder(path) {
-            return Ok(Other::States(read(path)?));
+            return Ok(Other::States(parse(path, &read_text(path)?)?));
         }
         let paths = Paths { paths: vec![path.to_owned()], reading: self.reading.clone() };
         let source: Box<dyn Source> = match state.data.kind.as_str() {
@@ -128,12 +158,6 @@ impl State {
 
     fn as_json(&self, states: &[RunState], found: &[Vec<Difference>]) -> Value {
         let state = |(state, found): (&RunState, &Vec<Difference>)| {
-            let differences: Vec<_> = found
-                .iter()
-                .map(|Difference { name, state, other }| {
-                    json!({"name": name, "state": state, "other": other})
-                })
-                .collect();
             let mut shown = json!({
                 "version": state.version(), "feedline": state.feedline, "epoch": state.epoch,
                 "batches": state.batches, "samples": state.samples, "rank": state.rank,
@@ -141,7 +165,7 @@ impl State {
                 "faults": state.position.faults, "data": state.data, "settings": state.settings,
             });
             if self.against.is_some() {
-                shown["differences"] = Value::Array(differences);
+                shown["differences"] = differences_as_json(found);
             }
             shown
         };
@@ -149,12 +173,20 @@ impl State {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<RunState>> {
-    let text = file::read_text(path).map_err(|error| {
+fn differences_as_json(found: &[Difference]) -> Value {
+    let one = |Difference { name, state, other }: &Difference| json!({"name": name, "state": state, "other": other});
+    Value::Array(found.iter().map(one).collect())
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    file::read_text(path).map_err(|error| {
         Error::io(Kind::InvalidArgument, format!("reading the state {}", shown(path)), error)
             .with_hint("give a file with the JSON of loader.state_dict()")
-    })?;
-    let states = RunState::list_from_json(&text)?;
+    })
+}
+
+fn parse(path: &Path, text: &str) -> Result<Vec<RunState>> {
+    let states = RunState::list_from_json(text)?;
     if states.is_empty() {
         let message = format!("{} has an empty list of states", shown(path));
         return Err(Error::new(Kind::StateMismatch, message));

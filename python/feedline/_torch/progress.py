@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,11 +14,12 @@ import torch
 from torch.utils.data import IterableDataset
 
 from feedline._native import BatchEngine
+from feedline._torch.comparable import check_resumable, settings_of
 from feedline._torch.dataset_state import DatasetPlace, dataset_state, load_dataset
 from feedline._torch.elastic import batches_of_rest, why_not_elastic, with_other_ranks
 from feedline._torch.generators import Generators, GlobalStates, as_text, of_loader
 from feedline._torch.replay import EpochStart
-from feedline._torch.sampling import SamplerReader, draws_elsewhere, is_stateful, sampler_of
+from feedline._torch.sampling import SamplerReader, draws_elsewhere, sampler_of
 from feedline._torch.state import differences, opened, sealed
 from feedline.errors import InvalidArgumentError, StateMismatchError
 
@@ -101,7 +101,7 @@ class Progress:
 
     def load(self, loader: DataLoader[Any], given: Any, *, strict: bool) -> None:
         """Takes a state, from which the next epoch is begun."""
-        now = self.settings(loader)
+        now = settings_of(loader)
         state = with_other_ranks(opened(given), now)
         if strict:
             found = differences(state["settings"], now)
@@ -127,7 +127,7 @@ class Progress:
     def prepare(self, loader: DataLoader[Any]) -> None:
         """Called before torch draws anything for an epoch."""
         self._generators = of_loader(loader)
-        self._settings = self.settings(loader)
+        self._settings = settings_of(loader)
         self._sampler_epoch = _epoch_of(loader)
         state = self._loaded
         self.is_begun = False
@@ -366,53 +366,15 @@ class Progress:
 
     # ---- the state ----
 
-    def settings(self, loader: DataLoader[Any]) -> dict[str, Any]:
-        """What must be the same when a state is loaded."""
-        sampler = sampler_of(loader)
-        samples = loader._loader_state.samples
-        is_iterable = isinstance(loader.dataset, IterableDataset)
-        settings: dict[str, Any] = {
-            "dataset": samples.name if not is_iterable else type(loader.dataset).__qualname__,
-            "sampler": type(sampler).__qualname__,
-            "batch_size": loader.batch_size,
-            "drop_last": loader.drop_last,
-            "in_order": loader.in_order or loader.num_workers == 0,
-            "seeding": loader.seeding,
-        }
-        if loader.batch_size is None and loader.batch_sampler is not None:
-            settings["batch_sampler"] = type(loader.batch_sampler).__qualname__
-            settings["batch_size"] = getattr(loader.batch_sampler, "batch_size", None)
-            # Accelerate divides batches among processes.
-            for name in ("num_processes", "process_index", "split_batches", "even_batches"):
-                value = getattr(loader.batch_sampler, name, None)
-                if isinstance(value, (int, bool)):
-                    settings[name] = value
-        for name in ("num_replicas", "rank", "seed", "initial_seed", "shuffle", "replacement", "num_samples"):
-            value = getattr(sampler, name, None)
-            # How many samples a rank has follows from the others.
-            if isinstance(value, (int, bool)) and not (name == "num_samples" and "rank" in settings):
-                settings[name] = value
-        if loader.faults is not None:
-            rules = {**loader.faults.settings(), "has_replacement": loader.faults.has_replacement}
-            settings["faults"] = {
-                name: rules[name]
-                for name in ("action", "fill", "by_type", "limit", "window", "has_replacement")
-                if name in rules
-            }
-        if loader._excluded:
-            keys = sorted(map(repr, loader._excluded))
-            settings["excluded"] = f"{len(keys)} samples ({zlib.crc32(repr(keys).encode()):08x})"
-        return settings
-
     def state(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """The state as of the last batch that the consumer has."""
         if self._given is not None:
             return copy.deepcopy(self._given)
-        self._check_resumable(loader)
+        check_resumable(loader, self._reader)
         self._settle()
         self._check_places()
         if self._settings is None:
-            self._settings = self.settings(loader)
+            self._settings = settings_of(loader)
         state = self._between(loader) if not self.is_begun else self._within(loader)
         epoch = self._sampler_epoch if self.is_begun else _epoch_of(loader)
         if epoch is not None:
@@ -544,29 +506,6 @@ class Progress:
             raise InvalidArgumentError.explained(
                 f"DataLoader: the state of the data set could not be taken: {problem}",
                 "return numbers, text, lists, dicts, bytes, tensors or arrays from its state_dict()",
-            )
-
-    def _check_resumable(self, loader: DataLoader[Any]) -> None:
-        """Refuses to make a state that could not be continued from exactly."""
-        sampler = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-        policy = loader.faults
-        chooses = policy is not None and "replace" in policy._actions() and not policy.has_replacement
-        is_own = is_stateful(sampler) or (self._reader is not None and self._reader.is_stateful)
-        why = ""
-        if is_own and chooses:
-            why = (
-                'action="replace" may take any sample of the epoch, and a stateful sampler is not read again'
-            )
-        elif is_own and loader._excluded:
-            why = "exclude= reads ahead, and a stateful sampler is not read again"
-        elif chooses and loader.num_workers > 0 and not loader.in_order:
-            why = (
-                'action="replace" may take any sample that came before, and with in_order=False these differ'
-            )
-        if why:
-            raise InvalidArgumentError.explained(
-                f"DataLoader: this loader has no state that could be continued: {why}",
-                'use action="skip", or a sampler without state_dict(), or in_order=True',
             )
 
 

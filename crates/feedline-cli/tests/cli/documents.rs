@@ -9,7 +9,8 @@ fn neutral(text: &str) -> Vec<String> {
     let is_kept = |line: &&str| !line.trim().is_empty() && !is_size(line) && !line.ends_with("...");
     let neutral = |line: &str| {
         let parts: Vec<_> = line.split(": ").collect();
-        let line = if line.starts_with("bad ") { parts[..2].join(": ") } else { line.to_owned() };
+        let has_cause = line.starts_with("bad ") || line.contains(": still bad: ");
+        let line = if has_cause { parts[..2].join(": ") } else { line.to_owned() };
         let is_digit = |character: char| character.is_ascii_digit() || character == '.';
         let letters = line.split(is_digit).filter(|part| !part.is_empty()).collect::<Vec<_>>();
         let words = letters.join("0").replace(['K', 'M'], "").replace("iB", "B");

@@ -125,3 +125,22 @@ fn the_help_of_state_teaches_by_example() {
     let answer = Sandbox::new().run(&["state", "--help"]);
     insta::assert_snapshot!(answer.stdout);
 }
+
+#[test]
+fn the_state_of_a_torch_loader_is_shown_and_compared() {
+    let sandbox = Sandbox::new();
+    let state = r#"{"format": "feedline.torch.DataLoader", "version": 1, "epoch": 2, "batches": 7, "is_begun": true,
+        "position": [0], "random": {}, "checksum": 5, "settings": {"batch_size": 4, "rank": 1, "num_replicas": 3}}"#;
+    sandbox.write("t.json", state.as_bytes());
+    let answer = sandbox.run(&["state", "t.json"]);
+    assert_eq!(answer.code, Some(0), "{}", answer.stderr);
+    insta::assert_snapshot!(answer.stdout);
+    sandbox.write("u.json", state.replace("\"batch_size\": 4", "\"batch_size\": 8").as_bytes());
+    let other = sandbox.run(&["state", "t.json", "--against", "u.json"]);
+    assert_eq!(other.code, Some(1), "{}", other.stderr);
+    let line = "differs    batch_size: 4 in the state, 8 in \"u.json\"\n";
+    assert!(other.stdout.ends_with(line), "{}", other.stdout);
+    sandbox.write("n.json", b"{}");
+    let none = sandbox.run(&["state", "t.json", "--against", "n.json"]);
+    assert_eq!(none.code, Some(2), "{}", none.stdout);
+}

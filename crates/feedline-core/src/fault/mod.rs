@@ -33,7 +33,12 @@ pub struct Fault {
 impl Fault {
     /// A fault of this sample in this stage, at the first attempt.
     pub fn new(ticket: Ticket, stage: Stage, error: Error) -> Fault {
-        Fault { ticket, stage, attempts: 1, error: error.of_sample(ticket.index, ticket.epoch, stage.name()) }
+        Fault {
+            ticket,
+            stage,
+            attempts: 1,
+            error: error.of_sample(ticket.index, ticket.epoch, stage.name()),
+        }
     }
 
     /// The fault as in reports and the quarantine file.

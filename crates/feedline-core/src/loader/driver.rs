@@ -464,11 +464,11 @@ impl Driver {
                 };
                 let error = Error::new(Kind::NoReplacement, message);
                 let error = if hint.is_empty() { error } else { error.with_hint(hint) };
-                Some(
-                    error
-                        .at(run.shared.source.location(index))
-                        .of_sample(index, fault.line.epoch, Stage::Worker.name()),
-                )
+                Some(error.at(run.shared.source.location(index)).of_sample(
+                    index,
+                    fault.line.epoch,
+                    Stage::Worker.name(),
+                ))
             }
             engine::Stop::Unexpected(order) => {
                 internal(format!("sample number {} has two results", order.slot))

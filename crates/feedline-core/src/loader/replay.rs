@@ -48,8 +48,9 @@ impl Loader {
         }
         if batch >= self.len() {
             let message = format!("there is no batch {batch}: an epoch has {} batches", self.len());
-            return Err(Error::new(Kind::InvalidArgument, message)
-                .with_hint("batches count from 0"));
+            return Err(
+                Error::new(Kind::InvalidArgument, message).with_hint("batches count from 0")
+            );
         }
         let first = batch * settings.batch_size;
         let places = first..samples.min(first + settings.batch_size);

@@ -121,9 +121,8 @@ impl Plan {
     /// it. If it comes several times, the first. Ranks that divide whole shards know their own samples only.
     pub(crate) fn find(&self, epoch: u64, index: u64) -> Option<u64> {
         let (memo, world) = (Memo::default(), self.world());
-        let is_found = |number: &u64| {
-            self.ticket(&memo, epoch, number % world, number / world).index == index
-        };
+        let is_found =
+            |number: &u64| self.ticket(&memo, epoch, number % world, number / world).index == index;
         match self.indivisible() {
             None => (0..self.numbers()).find(is_found),
             Some(_) => (0..).map_while(|place| self.number_at(place)).find(is_found),
