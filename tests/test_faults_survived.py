@@ -138,7 +138,8 @@ def test_many_faults_end_the_run_early_and_a_few_early_faults_are_allowed(tmp_pa
     assert "ReadError" in str(error)
     assert str(tmp_path / "gone") in str(error)
     assert error.code == "FL209"
-    assert str(error).endswith("see: feedline explain FL209")
+    assert str(error).splitlines()[-2] == "see: feedline explain FL209"
+    assert str(error).splitlines()[-1].startswith("replay: loader.replay(index=")
 
 
 # ---- quarantine and exclude ----
