@@ -6,15 +6,27 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import feedline as fl
 import numpy as np
 import pytest
 import torch
+from feedline._torch.sampling import behind
+from feedline._torch.state import sealed, text_of
 from feedline.errors import InvalidArgumentError, StateMismatchError
 from feedline.torch import DataLoader
-from torch.utils.data import BatchSampler, Dataset, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 # torch warns of more workers than the machine has processors.
@@ -301,6 +313,39 @@ def test_the_limit_of_faults_counts_those_before_the_state() -> None:
     again.load_state_dict(loader.state_dict())
     with pytest.raises(fl.errors.TooManyFaultsError, match="4 faults"):
         list(again)
+
+
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "in order": lambda: SequentialSampler(range(100)),
+    "shuffled": lambda: RandomSampler(range(100)),
+    "more than an epoch": lambda: RandomSampler(range(100), num_samples=270),
+    "less than an epoch": lambda: RandomSampler(range(100), num_samples=30),
+    "with replacement": lambda: RandomSampler(range(100), replacement=True, num_samples=100),
+    "distributed": lambda: DistributedSampler(Numbers(100), 3, 1),
+    "of a user": lambda: SubsetRandomSampler(range(100)),
+}
+
+
+@pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
+def test_a_sampler_behind_some_indices_gives_the_others(make: Callable[[], Any]) -> None:
+    torch.manual_seed(3)
+    whole = list(make())
+    for count in range(len(whole) + 2):
+        torch.manual_seed(3)
+        assert list(behind(iter(make()), count)) == whole[count:], count
+
+
+def test_nothing_is_read_up_to_a_place_in_a_long_order() -> None:
+    """Reading would take years."""
+    left = behind(iter(SequentialSampler(range(2**62))), 2**61)
+    assert next(left) == 2**61
+
+
+def test_a_text_like_the_mark_of_a_generator_does_not_change_the_checksum() -> None:
+    for name in ("plain", "feedline:generator"):
+        state = {"random": {"begin": ["b", "c"], "global": "d", "was_read": True}, "settings": {"x": name}}
+        made = sealed(state)
+        assert made.pop("checksum") == zlib.crc32(text_of(made).encode())
 
 
 def test_no_sample_is_made_again() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import ctypes
 import random
 import struct
 import sys
 from typing import Any
 
+import numpy as np
 import torch
 
 from feedline._torch.sampling import sampler_of, seeds_each_epoch
@@ -21,7 +23,6 @@ __all__ = ["Generators", "GlobalStates", "as_text", "of_loader"]
 # are always zero.
 _CPU_BYTES = 5056
 _HEAD, _TAIL = 24, 24 + 8 * 624
-_ZEROS = bytes(4 * 624)
 # The state of Python's generator: 624 words, and a position.
 _WORDS = struct.Struct("<625I")
 
@@ -38,8 +39,9 @@ def _set(generator: torch.Generator, raw: bytes) -> None:
 def as_text(raw: bytes) -> str:
     """A state as short text."""
     if len(raw) == _CPU_BYTES:
-        words = memoryview(raw)[_HEAD:_TAIL].cast("I")
-        if words[1::2].tobytes() == _ZEROS:
+        # A memoryview takes four times as long to copy every other word.
+        words = np.frombuffer(raw, np.uint32, 2 * 624, _HEAD)
+        if not words[1::2].any():
             packed = b"".join((raw[:_HEAD], words[::2].tobytes(), raw[_TAIL:]))
             return "m" + base64.b64encode(packed).decode()
     return "b" + base64.b64encode(raw).decode()
@@ -47,7 +49,8 @@ def as_text(raw: bytes) -> str:
 
 def _from_text(text: Any) -> bytes:
     try:
-        kind, packed = text[0], base64.b64decode(text[1:], validate=True)
+        # base64.b64decode(validate=True) looks for a pattern first, which takes longer than decoding.
+        kind, packed = text[0], binascii.a2b_base64(text[1:], strict_mode=True)
         if kind == "b":
             return packed
         end = _HEAD + 4 * 624

@@ -4,7 +4,6 @@ loader runs, makes the state of it, and begins an epoch from a state."""
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from feedline._torch.elastic import batches_of_rest, why_not_elastic, with_other
 from feedline._torch.generators import Generators, GlobalStates, as_text, of_loader
 from feedline._torch.replay import EpochStart
 from feedline._torch.sampling import SamplerReader, draws_elsewhere, sampler_of
-from feedline._torch.state import differences, opened, sealed
+from feedline._torch.state import copied, differences, opened, sealed
 from feedline.errors import InvalidArgumentError, StateMismatchError
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ class Progress:
         self._last_worker = -1
         self._numbers: set[int] = set()
         self._unbroken = 0
+        # The state of torch's global generator when a state was made last, and its text.
+        self._global = (b"", "")
         # How the newest epochs began, for `replay`.
         self._starts: dict[int, EpochStart] = {}
 
@@ -117,7 +118,7 @@ class Progress:
                 f"and this loader has num_workers={loader.num_workers}",
                 "use as many workers as the run that made it",
             )
-        self._loaded, self._given = state, copy.deepcopy(dict(given))
+        self._loaded, self._given = state, copied(dict(given))
         self.is_begun = False
         epoch = state.get("sampler_epoch")
         sampler = sampler_of(loader)
@@ -369,7 +370,8 @@ class Progress:
     def state(self, loader: DataLoader[Any]) -> dict[str, Any]:
         """The state as of the last batch that the consumer has."""
         if self._given is not None:
-            return copy.deepcopy(self._given)
+            given: dict[str, Any] = copied(self._given)
+            return given
         check_resumable(loader, self._reader)
         self._settle()
         self._check_places()
@@ -386,7 +388,8 @@ class Progress:
         """A state that was taken at the last batch, with the global generators as they are now: since then, a
         model may have drawn from them."""
         if self._given is not None:
-            return copy.deepcopy(taken)
+            same: dict[str, Any] = copied(taken)
+            return same
         state = opened(taken)
         drawn = state["random"]
         if state["is_begun"]:
@@ -454,7 +457,7 @@ class Progress:
                 self._first = [as_text(raw) for raw in self._first]
             drawn["first"] = self._first
         if self._generators.has_global:
-            drawn["global"] = as_text(Generators.global_state())
+            drawn["global"] = self._global_text()
         if self._others:
             drawn["others"], drawn["others_now"] = self._others, GlobalStates.texts()
         state: dict[str, Any] = {
@@ -480,6 +483,13 @@ class Progress:
             if why:
                 state["not_elastic"] = why
         return state
+
+    def _global_text(self) -> str:
+        """The state of torch's global generator. Often nothing has drawn from it since the last batch."""
+        raw = Generators.global_state()
+        if raw != self._global[0]:
+            self._global = (raw, as_text(raw))
+        return self._global[1]
 
     def _add_places(self, state: dict[str, Any], loader: DataLoader[Any]) -> None:
         if loader.num_workers == 0:

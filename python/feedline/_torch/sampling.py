@@ -4,7 +4,9 @@ state of their own."""
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -15,10 +17,13 @@ from torch.utils.data.distributed import DistributedSampler
 from feedline._torch.elastic import rest_of_rank
 from feedline._torch.state import from_plain, plain
 
-__all__ = ["SamplerReader", "draws_elsewhere", "is_stateful", "sampler_of", "seeds_each_epoch"]
+__all__ = ["SamplerReader", "behind", "draws_elsewhere", "is_stateful", "sampler_of", "seeds_each_epoch"]
 
 # Samplers that are known to have no state of their own, and to draw from torch's generators alone.
 _TORCHS = (RandomSampler, SequentialSampler, DistributedSampler, _InfiniteConstantSampler)
+_END = object()
+_LIST_ITERATOR: type = type(iter([]))
+_RANGE_ITERATOR: type = type(iter(range(0)))
 # How many batch samplers may be inside of one another.
 _NESTED = 8
 
@@ -85,6 +90,34 @@ class _Watched:
         except StopIteration:
             self.has_ended = True
             raise
+
+
+def behind(indices: Iterator[Any], count: int) -> Iterator[Any]:
+    """A new iterator of a sampler, behind its first indices. Torch's samplers iterate over a range or over
+    lists of indices, in which a place is a number: nothing is read up to it."""
+    if type(indices) is _RANGE_ITERATOR:
+        # Not `__setstate__`: from where its number counts depends on the version of Python.
+        reduced: Any = indices.__reduce__()
+        return iter(reduced[1][0][count:])
+    while count:
+        inner: Any = indices
+        if isinstance(indices, GeneratorType):
+            # A generator draws its order when it is read first; then it stands at `yield from`.
+            if next(indices, _END) is _END:
+                break
+            count -= 1
+            inner = indices.gi_yieldfrom
+        if type(inner) is not _LIST_ITERATOR:
+            # Consumes at the speed of C.
+            next(itertools.islice(indices, count, count), None)
+            break
+        skipped = min(count, operator.length_hint(inner))
+        place: Any = inner
+        place.__setstate__(place.__reduce__()[2] + skipped)
+        count -= skipped
+        if inner is indices:
+            break
+    return indices
 
 
 class SamplerReader:
@@ -181,7 +214,6 @@ class SamplerReader:
             return False
         sampler, size = self._outer.sampler, self._outer.batch_size
         indices = iter(sampler if self._rest is None else self._rest)
-        # Consumes at the speed of C.
-        next(itertools.islice(indices, batches * size - 1, batches * size), None)
+        indices = behind(indices, batches * size)
         self._begun = iter(BatchSampler(_Once(indices), size, self._outer.drop_last))
         return True
