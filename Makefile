@@ -90,6 +90,7 @@ bench: $(SETUP)/release $(SETUP)/bench ## measure against torch, tf.data, DALI, 
 	$(PYTHON) benchmarks/memory.py
 	$(PYTHON) benchmarks/cache.py
 	$(PYTHON) benchmarks/autotune.py
+	$(PYTHON) benchmarks/resume.py
 
 fuzz: $(SETUP)/jpeg ## fuzz the decoders and the settings on from the corpus, 60 s each (FUZZ_SECONDS=...)
 	tools/fuzz $${FUZZ_SECONDS:-60}

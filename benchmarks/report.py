@@ -23,7 +23,7 @@ OURS, BARE = "feedline", "bare"
 QUIET_CORES = 0.1
 OUR_COLOUR = "#c2410c"
 PACKAGES = re.compile(
-    r"feedline|torch|torchvision|pillow|tensorflow([-_]cpu)?|nvidia-dali.*|numpy|webdataset|grain",
+    r"feedline|torch|torchvision|pillow|tensorflow([-_]cpu)?|nvidia-dali.*|numpy|webdataset|grain|torchdata|accelerate",
     re.IGNORECASE,
 )
 
