@@ -139,24 +139,35 @@ def test_every_pipeline_resumes_exactly_after_every_batch(
 def run(
     make: Make, world: int, states: Any, stop: int | None
 ) -> tuple[list[int], list[dict[str, Any]] | None]:
-    """The samples of some batches of each rank, and the states after them; None if the epoch is over."""
+    """The samples of some batches of each rank, and the states after them; None if the epoch is over. A rank
+    that has nothing left of the epoch, while others have, waits for them: it would begin the next one."""
     found: list[int] = []
     loaders = [make(rank, world) for rank in range(world)]
     try:
+        running = range(world)
         if states is not None:
             for loader in loaders:
                 loader.load_state_dict(states)
-        epochs = [iter(loader) for loader in loaders]
+            running = [rank for rank in running if not is_over(make(rank, world), states)]
+        epochs = {rank: iter(loaders[rank]) for rank in running}
         for _ in range(10_000 if stop is None else stop):
-            batches = [batch for epoch in epochs if (batch := next(epoch, None)) is not None]
+            batches = [batch for epoch in epochs.values() if (batch := next(epoch, None)) is not None]
             found += [index for batch in batches for index in index_of(batch)]
             if not batches:
                 return found, None
         saved = [loader.state_dict() for loader in loaders]
-        return found, saved if any(next(epoch, None) is not None for epoch in epochs) else None
+        return found, saved if any(next(epoch, None) is not None for epoch in epochs.values()) else None
     finally:
         for loader in loaders:
             loader.close()
+
+
+def is_over(loader: fl.Loader, states: Any) -> bool:
+    """Whether the next batch of a loader is one of the next epoch."""
+    with loader:
+        loader.load_state_dict(states)
+        batch = next(iter(loader), None)
+        return batch is None or loader.state_dict()["epoch"] > 0
 
 
 @settings(max_examples=25, deadline=None)
@@ -549,3 +560,20 @@ def test_recorded_states_of_every_version_still_lead_to_their_batches(path: Path
     with GOLDENS[path.stem.split("-")[0]]() as loader:
         loader.load_state_dict(document["state"])
         assert [index_of(batch) for batch in loader] == document["batches"]
+
+
+def test_a_rank_that_has_finished_its_epoch_waits_for_the_others() -> None:
+    """Ranks with buckets have different numbers of batches, so one may be at its end before the others."""
+
+    def make(rank: int, world: int) -> fl.Loader:
+        pipeline = numbers(37).shuffle(0).skip(3).repeat(2).shard(rank, world, "pad").bucket("n", [2, 4])
+        return pipeline.batch(3, index=True).loader(threads=1, faults=fl.FaultPolicy("skip", limit=None))
+
+    expected, _ = run(make, 1, None, None)
+    found: list[int] = []
+    states: Any = None
+    for world, stop in ((1, 2), (8, 2), (4, 2), (4, None)):
+        more, states = run(make, world, states, stop)
+        found += more
+    assert set(found) == set(expected)
+    assert not Counter(expected) - Counter(found)
