@@ -144,7 +144,7 @@ def run(
     found: list[int] = []
     loaders = [make(rank, world) for rank in range(world)]
     try:
-        running = range(world)
+        running = list(range(world))
         if states is not None:
             for loader in loaders:
                 loader.load_state_dict(states)
