@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import feedline as fl
@@ -47,6 +48,12 @@ def test_the_first_number_and_the_most_come_from_processors_and_memory() -> None
     assert tuned_workers(8, 0) == (1, 1)
 
 
+def apply(tuning: Any, tuned: Any, count: int) -> None:
+    """Has another number of workers run, as if the tuner had decided that."""
+    change: Any = SimpleNamespace(workers=count, reason="a test", ends_others=False)
+    tuning._apply(change, tuned._backend._worker_pool, tuned._backend._reports)
+
+
 def test_batches_are_the_same_while_the_number_of_workers_changes() -> None:
     with loader(workers=2) as fixed:
         expected = content(list(fixed))
@@ -64,7 +71,7 @@ def test_batches_are_the_same_while_the_number_of_workers_changes() -> None:
             batches.append(batch)
             if len(batches) % 15 == 0 and numbers:
                 count = numbers.pop(0)
-                tuning._apply(count, "a test", False, tuned._backend._worker_pool, tuned._backend._reports)  # type: ignore
+                apply(tuning, tuned, count)
                 # Those that are not needed end, and the others start, while the epoch goes on.
                 assert eventually(lambda count=count: running(tuned) == count)  # type: ignore[misc]
         assert tuned.deaths == []
@@ -81,7 +88,7 @@ def test_a_worker_that_dies_after_a_change_is_replaced() -> None:
         assert tuning is not None
         iterator = iter(tuned)
         next(iterator)
-        tuning._apply(tuning.most, "a test", False, tuned._backend._worker_pool, tuned._backend._reports)  # type: ignore
+        apply(tuning, tuned, tuning.most)
         assert eventually(lambda: running(tuned) == tuning.most)
         last = tuned.workers[tuning.most - 1]
         pid = last.pid

@@ -110,8 +110,13 @@ def replay_line(index: object, epoch: int | None, seed: int | None = None) -> st
     """What to type to make a sample again; empty if its index is neither a number nor text."""
     if epoch is None or isinstance(index, bool) or not isinstance(index, (int, str)):
         return ""
+    try:
+        typed = repr(index)
+    except ValueError:
+        # Python writes no number of thousands of digits.
+        return ""
     shown = "" if seed is None else f", seed={seed}"
-    return f"replay: loader.replay(index={index!r}, epoch={epoch}{shown})"
+    return f"replay: loader.replay(index={typed}, epoch={epoch}{shown})"
 
 
 def _rebuild(kind: type[FeedlineError], message: str, details: dict[str, Any]) -> FeedlineError:
