@@ -20,6 +20,8 @@ __all__ = ["BatchRows"]
 
 # Smaller tensors are copied when the batch is collated: for them, a copy of its own costs more than it saves.
 _LARGE_BYTES = 64 << 10
+# How many bytes of a column wait until they are copied together.
+_PENDING_BYTES = 4 << 20
 
 
 class BatchRows:
@@ -59,6 +61,8 @@ class BatchRows:
                 if placed is None:
                     self._give_up(samples)
                 samples.append(sample if placed is None else placed)
+            for column in self._columns:
+                column.flush()
         except BaseException:
             self._give_up(samples)
             raise
@@ -109,6 +113,8 @@ class BatchRows:
         columns, self._columns = self._columns, []
         if not columns:
             return
+        for column in columns:
+            column.flush()
         for number, sample in enumerate(samples):
             for column in columns:
                 if column.key is _WHOLE:
@@ -165,6 +171,12 @@ class _Column:
         self._dtype = dtype
         self._shape = tuple(out.shape[1:])
         self._arrays = out.numpy() if kind is np.ndarray else None
+        # All views at once: each takes microseconds if it is made alone.
+        self._views = out.unbind(0)
+        # The number of rows that are copied, and the values of the others: so many are copied together.
+        self._copied = 0
+        self._pending: list[torch.Tensor] = []
+        self._most_pending = max(1, _PENDING_BYTES * len(out) // max(1, out.nbytes))
 
     @staticmethod
     def like(
@@ -194,13 +206,27 @@ class _Column:
     def add(self, value: Any) -> torch.Tensor:
         """Copies a value into the next row."""
         number = len(self.rows)
-        row = self.out[number]
-        if self._arrays is None:
-            row.copy_(value)
-        else:
-            self._arrays[number] = value
+        row = self._views[number]
         self.rows.append(row)
+        if self._arrays is not None:
+            self._arrays[number] = value
+        elif value.is_contiguous():
+            self._pending.append(value)
+            if len(self._pending) >= self._most_pending:
+                self.flush()
+        else:
+            self.flush()
+            row.copy_(value)
+            self._copied += 1
         return row
+
+    def flush(self) -> None:
+        """Copies what is not copied yet, as torch collates: one call for several values costs less, and
+        `copy_` takes twice as long for large ones."""
+        if self._pending:
+            stop = self._copied + len(self._pending)
+            torch.stack(self._pending, 0, out=self.out[self._copied : stop])
+            self._copied, self._pending = stop, []
 
     def original(self, number: int) -> torch.Tensor | np.ndarray:
         """The value of a row, in memory of its own."""
